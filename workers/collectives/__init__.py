@@ -1,0 +1,1 @@
+"""How ranks exchange buffers: a port, and the host implementation behind it."""
