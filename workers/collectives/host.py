@@ -99,8 +99,6 @@ class HostGroup:
         self._bell, self._ring = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._bell, selectors.EVENT_READ, -1)
-        for peer, sock in self._links.items():
-            self._selector.register(sock, selectors.EVENT_READ, peer)
 
     def exchange(
         self, outgoing: Mapping[int, Parcel], incoming: Mapping[int, Sequence[memoryview]]
@@ -109,11 +107,13 @@ class HostGroup:
         self._sequence += 1
         sends = {peer: _Send(self._message(parcel)) for peer, parcel in outgoing.items()}
         takes = {peer: _Receive(self._generation, self._sequence, buffers) for peer, buffers in incoming.items()}
-        self._begin(sends)
-        waiting = set(takes)
-        while waiting or sends:
-            for key, events in self._selector.select():
-                self._serve(key.data, events, sends, takes, waiting)
+        parts: list[tuple[int, _Send | _Receive]] = [*sends.items(), *takes.items()]
+        open_parts: dict[int, list[_Send | _Receive]] = {}
+        for peer, part in parts:
+            # Most small messages are sent whole here; what a peer sent earlier is taken without waiting.
+            if not self._advance(peer, part):
+                open_parts.setdefault(peer, []).append(part)
+        self._wait_for(open_parts)
         return {peer: bytes(take.header or b"") for peer, take in takes.items()}
 
     def abort(self, why: str) -> None:
@@ -135,48 +135,42 @@ class HostGroup:
         frame = FRAME.pack(MAGIC, self._generation, self._sequence, len(parcel.header), payload)
         return [memoryview(frame + parcel.header), *(buffer for buffer in parcel.buffers if len(buffer))]
 
-    def _begin(self, sends: dict[int, _Send]) -> None:
-        """Send at once what fits; wait for the socket only with the rest."""
-        for peer in list(sends):
-            sock = self._links[peer]
-            if self._guarded(peer, sends[peer], sock):
-                del sends[peer]
-            else:
-                self._selector.modify(sock, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
-
-    def _serve(
-        self, peer: int, events: int, sends: dict[int, _Send], takes: dict[int, _Receive], waiting: set[int]
-    ) -> None:
-        if peer < 0:
-            raise PeerLost(self.rank, self._why or "aborted")
-        sock = self._links[peer]
-        if events & selectors.EVENT_WRITE and peer in sends and self._guarded(peer, sends[peer], sock):
-            del sends[peer]
-            self._selector.modify(sock, selectors.EVENT_READ, peer)
-        if events & selectors.EVENT_READ:
-            if peer in waiting:
-                if self._guarded(peer, takes[peer], sock):
-                    waiting.discard(peer)
-            elif self._gone(sock):
-                raise PeerLost(peer, "closed its connection")
-            elif waiting or sends:
-                # The peer is one exchange ahead; its bytes wait. Do not spin on a socket that stays readable.
-                time.sleep(0)
-
-    def _guarded(self, peer: int, part: _Send | _Receive, sock: socket.socket) -> bool:
+    def _wait_for(self, open_parts: dict[int, list[_Send | _Receive]]) -> None:
+        """Advance all open parts as their sockets allow. A peer that is done is no longer looked at in this exchange."""
+        for peer, parts in open_parts.items():
+            self._selector.register(self._links[peer], _interest(parts), peer)
         try:
-            return part.advance(sock)
+            while open_parts:
+                for key, _ in self._selector.select():
+                    peer = int(key.data)
+                    if peer < 0:
+                        raise PeerLost(self.rank, self._why or "aborted")
+                    self._serve(peer, open_parts)
+        finally:
+            for peer in open_parts:
+                self._selector.unregister(self._links[peer])
+
+    def _serve(self, peer: int, open_parts: dict[int, list[_Send | _Receive]]) -> None:
+        before = _interest(open_parts[peer])
+        open_parts[peer] = [part for part in open_parts[peer] if not self._advance(peer, part)]
+        if not open_parts[peer]:
+            self._selector.unregister(self._links[peer])
+            del open_parts[peer]
+        elif _interest(open_parts[peer]) != before:
+            self._selector.modify(self._links[peer], _interest(open_parts[peer]), peer)
+
+    def _advance(self, peer: int, part: _Send | _Receive) -> bool:
+        try:
+            return part.advance(self._links[peer])
         except (OSError, WireError) as error:
             raise PeerLost(peer, str(error)) from error
 
-    @staticmethod
-    def _gone(sock: socket.socket) -> bool:
-        try:
-            return sock.recv(1, socket.MSG_PEEK) == b""
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+
+def _interest(parts: Sequence[_Send | _Receive]) -> int:
+    events = 0
+    for part in parts:
+        events |= selectors.EVENT_WRITE if isinstance(part, _Send) else selectors.EVENT_READ
+    return events
 
 
 def form(plan: Plan, rank: int, listener: Listener, limit: timedelta) -> HostGroup:

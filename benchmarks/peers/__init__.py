@@ -1,0 +1,1 @@
+"""How fast is plain MindSpore alone? Scripts that msrun starts, and the caller that runs them."""

@@ -1,0 +1,120 @@
+"""What does a plain MindSpore script report when msrun runs it on this machine?"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
+RUN_MARK = "MSRUN_PEER_RUN"
+LOG_TAIL_LINES = 40
+
+
+class MsrunError(RuntimeError):
+    """An msrun job that gave no report; the message ends with the tail of its logs."""
+
+
+def free_port() -> int:
+    """A port that was free a moment ago; the system's range lies above the ports MCCL takes from 8118 on."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def msrun_command(script: str, ranks: int, args: Sequence[str], folder: Path, timeout: timedelta) -> list[str]:
+    """The command line that runs the script on this machine alone and waits for it."""
+    options = {
+        "--worker_num": str(ranks),
+        "--local_worker_num": str(ranks),
+        "--master_addr": LOOPBACK,
+        "--master_port": str(free_port()),
+        "--log_dir": str(folder / "logs"),
+        "--cluster_time_out": str(max(1, int(timeout.total_seconds()))),
+        "--join": "True",
+        "--tail_worker_log": str(ranks),  # names no worker, so that msrun starts no `tail -f`
+    }
+    words = [word for pair in options.items() for word in pair]
+    msrun = Path(sys.executable).with_name("msrun")
+    return [str(msrun), *words, str(Path(script).resolve()), *args, "--out", str(folder / "report.json")]
+
+
+def msrun_environment(env: Mapping[str, str] | None, mark: str) -> dict[str, str]:
+    """The caller's environment, with `python` being this interpreter, since msrun takes it from PATH."""
+    merged = {"GLOG_v": "3", **os.environ, **(env or {}), RUN_MARK: mark}
+    merged["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), merged.get("PATH", os.defpath)])
+    return merged
+
+
+def marked_processes(mark: str) -> Iterator[int]:
+    """Handles of the living processes whose environment carries the mark of this run."""
+    needle = f"{RUN_MARK}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.pidfd_open(int(entry.name))
+            try:
+                if needle in (entry / "environ").read_bytes().split(b"\0"):
+                    yield handle
+            finally:
+                os.close(handle)
+
+
+def end_run(msrun: subprocess.Popen[bytes], mark: str) -> None:
+    """Kill what is left of the run: the group of msrun, and the workers, which msrun puts in groups of their own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(msrun.pid, signal.SIGKILL)
+    msrun.wait()
+    for handle in marked_processes(mark):
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+
+
+def log_tail(folder: Path) -> str:
+    """The last lines of every log of the run."""
+    parts = []
+    for path in [folder / "msrun.log", *sorted((folder / "logs").glob("*.log"))]:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        parts.append("\n".join([f"--- {path.name}", *lines[-LOG_TAIL_LINES:]]))
+    return "\n".join(parts)
+
+
+def wait_for_report(command: Sequence[str], environment: Mapping[str, str], folder: Path, timeout: timedelta) -> str:
+    """Run msrun to its end or to the deadline, leave no process behind, and say how it ended."""
+    work = folder / "work"
+    work.mkdir()
+    with (folder / "msrun.log").open("wb") as log:
+        msrun = subprocess.Popen(
+            command, cwd=work, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            return f"ended with code {msrun.wait(timeout.total_seconds())}"
+        except subprocess.TimeoutExpired:
+            return f"did not end in {timeout.total_seconds():g} s"
+        finally:
+            end_run(msrun, environment[RUN_MARK])
+
+
+def run_msrun(
+    script: str, ranks: int, args: Sequence[str], timeout: timedelta, env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Run the script on `ranks` local ranks, and give back the JSON that its rank 0 wrote to --out."""
+    with tempfile.TemporaryDirectory(prefix="msrun-") as name:
+        folder = Path(name)
+        command = msrun_command(script, ranks, args, folder, timeout)
+        environment = msrun_environment(env, uuid.uuid4().hex)
+        ending = wait_for_report(command, environment, folder, timeout)
+        report = folder / "report.json"
+        if ending != "ended with code 0" or not report.exists():
+            raise MsrunError(f"msrun of {script} on {ranks} ranks {ending}\n{log_tail(folder)}")
+        parsed: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+        return parsed

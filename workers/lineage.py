@@ -1,0 +1,155 @@
+"""Which checkpoints of a job count, and what is the next number?
+
+One sequence of numbers per job holds both checkpoints and seals; each number is taken once, by put-if-absent, so that a
+late writer and the controller's seal cannot both win. Standard library only. It must not read tensors.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from workers.errors import StorageError
+from workers.storage import Storage
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A published checkpoint: its manifest says the pieces, the step, and the generation that began it."""
+
+    number: int
+    generation: int
+    step: int
+    manifest: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The border before `generation`: of the generation before, only what is up to `ended` counts."""
+
+    number: int
+    generation: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A number whose entry is missing or unreadable."""
+
+    number: int
+    why: str
+
+
+Entry = Checkpoint | Seal | Broken
+
+
+def folder(job: str) -> str:
+    """Return the prefix of all that belongs to the job."""
+    return f"jobs/{job}"
+
+
+def key(job: str, number: int) -> str:
+    """Return the key of a lineage entry."""
+    return f"{folder(job)}/lineage/{number:08d}.json"
+
+
+def save_folder(job: str, step: int, generation: int) -> str:
+    """Return the prefix of the pieces of one save."""
+    return f"{folder(job)}/saves/{step:010d}-g{generation}"
+
+
+def result_key(job: str) -> str:
+    """Return the key of the durable end record."""
+    return f"{folder(job)}/result.json"
+
+
+def _numbers(storage: Storage, job: str) -> list[int]:
+    names = (name.rsplit("/", 1)[1] for name in storage.list(f"{folder(job)}/lineage"))
+    return sorted(int(name[:8]) for name in names if name.endswith(".json") and name[:8].isdigit())
+
+
+def _entry(storage: Storage, job: str, number: int) -> Entry:
+    data = storage.read(key(job, number))
+    if data is None:
+        return Broken(number, f"{key(job, number)} is missing")
+    try:
+        body = json.loads(data)
+        if body["kind"] == "seal":
+            return Seal(number, body["generation"], body["ended"])
+        return Checkpoint(number, body["generation"], body["step"], body)
+    except (ValueError, KeyError, TypeError) as error:
+        return Broken(number, f"{key(job, number)} is not a manifest: {error!r}")
+
+
+def read_lineage(storage: Storage, job: str, below: int | None = None) -> list[Entry]:
+    """Return the entries in order, those below number `below`; a gap above the oldest is a Broken entry."""
+    numbers = _numbers(storage, job)
+    if not numbers:
+        return []
+    last = numbers[-1] if below is None else below - 1
+    return [_entry(storage, job, number) for number in range(numbers[0], last + 1)]
+
+
+def counting(entries: list[Entry]) -> list[Entry]:
+    """Return the checkpoints that count, and the broken entries, oldest first.
+
+    A checkpoint of generation g counts unless a seal before a later generation ended g's line below its step.
+    """
+    ends: dict[int, int] = {}
+    for entry in entries:
+        if isinstance(entry, Seal):
+            ends[entry.generation] = entry.ended
+    kept: list[Entry] = []
+    for entry in entries:
+        match entry:
+            case Checkpoint():
+                later = [ended for generation, ended in ends.items() if generation > entry.generation]
+                if all(entry.step <= ended for ended in later):
+                    kept.append(entry)
+            case Broken():
+                kept.append(entry)
+            case Seal():
+                pass
+    return kept
+
+
+def publish(storage: Storage, job: str, body: Json) -> int:
+    """Take the next number of the lineage for `body` and return it."""
+    data = json.dumps(body, sort_keys=True).encode()
+    numbers = _numbers(storage, job)
+    number = numbers[-1] + 1 if numbers else 1
+    while not storage.put(key(job, number), data):
+        number += 1
+    return number
+
+
+def seal(storage: Storage, job: str, generation: int, reported: int) -> Seal:
+    """Seal the border before `generation`, once: an existing seal of it is returned as it is.
+
+    `reported` is the last committed step the controller heard of; a newer manifest before the seal extends it.
+    """
+    while True:
+        entries = read_lineage(storage, job)
+        for entry in entries:
+            if isinstance(entry, Seal) and entry.generation >= generation:
+                return entry
+        published = [entry.step for entry in counting(entries) if isinstance(entry, Checkpoint)]
+        ended = max([reported, *published])
+        number = entries[-1].number + 1 if entries else 1
+        body = {"kind": "seal", "generation": generation, "ended": ended}
+        # A save that takes the number between our look and our put may extend the end: look again.
+        if storage.put(key(job, number), json.dumps(body, sort_keys=True).encode()):
+            return Seal(number, generation, ended)
+
+
+def read_result(storage: Storage, job: str) -> Json | None:
+    """Return the durable end record, or None. StorageError when it is not JSON."""
+    data = storage.read(result_key(job))
+    if data is None:
+        return None
+    try:
+        body: Json = json.loads(data)
+    except ValueError as error:
+        raise StorageError(f"{result_key(job)} is not JSON: {error}") from error
+    return body

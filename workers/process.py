@@ -1,0 +1,139 @@
+"""How is a rank process spawned, watched, killed with all its children, and swept up?
+
+Its tree is everything whose environment carries the host's mark. It must not know what the process computes.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+
+from workers.protocol import Exit
+
+MARK = "MUSTER_HOST"
+ALLOWED = (
+    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE",
+    "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "ASCEND_TOOLKIT_HOME",
+)  # fmt: skip
+"""What a rank inherits; everything else, the service's secrets among it, stays outside."""
+LOG_CAP = 16 << 20
+TAIL = 4000
+
+
+def environment(outer: Mapping[str, str], mark: str) -> dict[str, str]:
+    """Return the environment of a rank: the allowed part of `outer`, quiet logs, and the host's mark."""
+    kept = {name: outer[name] for name in ALLOWED if name in outer}
+    root = str(Path(__file__).resolve().parent.parent)
+    fixed = {"GLOG_v": "3", "PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1",
+             "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # fmt: skip
+    return kept | fixed | {MARK: mark}
+
+
+@dataclass(slots=True)
+class RankProcess:
+    """A running rank process and our end of its channel."""
+
+    mark: str
+    popen: subprocess.Popen[bytes]
+    channel: socket.socket
+    folder: Path
+
+    def wait(self, limit: timedelta | None = None) -> Exit | None:
+        """Wait for the end and tell how it came; None when it still runs after `limit`."""
+        try:
+            code = self.popen.wait(None if limit is None else limit.total_seconds())
+        except subprocess.TimeoutExpired:
+            return None
+        return Exit(code if code >= 0 else None, -code if code < 0 else None, self._out_of_memory(code), self.tail())
+
+    def tail(self) -> str:
+        """Return the end of what the process wrote."""
+        with contextlib.suppress(OSError):
+            data = (self.folder / "output.log").read_bytes()
+            return data[-TAIL:].decode(errors="replace")
+        return ""
+
+    def kill(self) -> None:
+        """Kill the process and everything that carries its mark; return when none is left."""
+        sweep(self.mark)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(5.0)
+
+    def cap_output(self) -> None:
+        """Keep the output file below its cap: the older half goes."""
+        path = self.folder / "output.log"
+        with contextlib.suppress(OSError):
+            if path.stat().st_size > LOG_CAP:
+                kept = path.read_bytes()[-LOG_CAP // 2 :]
+                # The process appends, so it goes on at the new end.
+                os.truncate(path, 0)
+                with path.open("ab") as file:
+                    file.write(b"[older output dropped]\n" + kept)
+
+    @staticmethod
+    def _out_of_memory(code: int) -> bool:
+        if code != -signal.SIGKILL:
+            return False
+        with contextlib.suppress(OSError):
+            for line in Path("/sys/fs/cgroup/memory.events").read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1]) > 0
+        return False
+
+
+def spawn(mark: str, folder: Path, outer: Mapping[str, str], low_priority: bool = False) -> RankProcess:
+    """Start a rank process in its own session and folder.
+
+    Call it from a thread that lives as long as the process: the parent-death signal follows the thread.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    mine, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "workers.rank_main", str(theirs.fileno()), str(os.getpid())]
+    if low_priority:
+        command = ["nice", "-n", "5", *command]
+    with (folder / "output.log").open("ab") as output, theirs:
+        popen = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment(outer, mark),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+    return RankProcess(mark, popen, mine, folder)
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return the live processes whose environment carries the mark, this one left out."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            if wanted in environ and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def sweep(mark: str, limit: timedelta = timedelta(seconds=10)) -> bool:
+    """Kill everything that carries the mark until nothing does; False when something outlived `limit`."""
+    deadline = time.monotonic() + limit.total_seconds()
+    while left := marked(mark):
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if time.monotonic() > deadline:
+            return False
+        psutil.wait_procs(left, timeout=0.2)
+    return True

@@ -1,0 +1,337 @@
+"""How does a rank go through its steps within one generation?
+
+One loop over steps and the verdicts of regroup.py; every exception of a peer's loss ends the generation and leaves the
+state as after the last applied step. It must not import mindspore or decide memberships.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+import msgspec
+
+from workers.checkpoint import Save, Saver, load_newest
+from workers.collectives.port import Group, Parcel
+from workers.collectives.tree import TreeReduce, raw
+from workers.desk import Desk
+from workers.errors import DivergenceError, LossNotFinite, PeerLost
+from workers.evaluation import evaluate
+from workers.phases import Phase, PhasePage
+from workers.protocol import Header, Plan, Record, Restored, Result, ShardRecord, Work, encode
+from workers.reduction import tree_sum
+from workers.regroup import GoOn, LeaveFor, StopHere, Verdict, after_step, committed, start_of
+from workers.state import Array, State
+from workers.step import Step
+from workers.storage import Storage
+
+FORM_LIMIT = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All steps are committed and the final checkpoint is published."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """All members left after this step, saved."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """All members left after this step for a newer plan."""
+
+    step: int
+
+
+Outcome = Finished | Stopped | Left
+
+
+class Trainer:
+    """One rank's training across generations; the state lives here, groups come and go."""
+
+    def __init__(self, work: Work, step: Step, state: State, desk: Desk, storage: Storage, phases: PhasePage) -> None:
+        self.work = work
+        self.step = step
+        self.state = state
+        self.desk = desk
+        self.storage = storage
+        self.phases = phases
+        self.numeric_class: dict[str, str] = {}
+        self.steps_total = work.steps or (work.epochs or 1) * step.sampling.steps_per_epoch
+        self._saver = Saver(storage, self._published)
+        self._pending: list[tuple[int, Record]] = []
+        self._saved_at = time.monotonic()
+        self._saved_step = -1
+        self._restored = False
+        self._evaluation: dict[str, float] = {}
+
+    def restore(self, plan: Plan) -> None:
+        """Load the plan's checkpoint into a state that has not trained yet."""
+        if self._restored or self.state.step:
+            return
+        began = time.monotonic()
+        loaded = load_newest(self.storage, self.work.job, plan.restore.below)
+        if loaded.number:
+            self._check_head(loaded.head)
+            self.state.write(loaded.tensors)
+            self.state.step = loaded.step
+            self.state.ledger = bytes.fromhex(loaded.head["ledger"])
+            self.state.epoch_ledger = bytes.fromhex(loaded.head["epoch_ledger"])
+            self._saved_step = loaded.step
+        self._restored = True
+        seconds = self.desk.report.seconds | {"load": time.monotonic() - began}
+        restored = Restored(loaded.number, loaded.step, loaded.skipped)
+        self.desk.say(restored=restored, applied=loaded.step, step=loaded.step, seconds=seconds)
+
+    def run(self, plan: Plan, group: Group) -> Outcome:
+        """Train in this generation until it ends. PeerLost when a peer is gone: the state stays as last applied."""
+        me = plan.members[group.rank]
+        ranges = tuple((member.begin, member.end) for member in plan.members)
+        tree = TreeReduce(group, self.step.model.layout, ranges)
+        self._agree(plan, group, tree)
+        self._pending = [item for item in self._pending if item[0] <= self.state.step]
+        self._saved_at = time.monotonic()
+        self.desk.say(state="training", generation=plan.generation, applied=self.state.step,
+                      steps_total=self.steps_total)  # fmt: skip
+        while self.state.step < self.steps_total:
+            verdict = self._one_step(plan, group, tree, (me.begin, me.end))
+            self._evaluate_when_due(plan, tree, (me.begin, me.end))
+            match verdict:
+                case StopHere():
+                    return self._stop(plan, group, tree)
+                case LeaveFor():
+                    self._commit(tree.talk(self._header(plan)), plan)
+                    return Left(self.state.step)
+                case GoOn(save):
+                    if save or self._steps_due():
+                        self._save(plan, group)
+        return self._finish(plan, group, tree, (me.begin, me.end))
+
+    def leave(self) -> None:
+        """Drop what belongs to the generation just left."""
+        self._saver.give_up()
+        self._saved_step = -1
+
+    def _one_step(self, plan: Plan, group: Group, tree: TreeReduce, shards: tuple[int, int]) -> Verdict:
+        began = time.perf_counter()
+        index, clock = self.state.step, self.step.clock
+        computed = self.step.compute(index, shards, self.phases, lambda: None)
+        mine = dict(computed.sums)
+        try:
+            occupied = self.step.sampling.occupied(index)
+            header = self._header(plan, computed.records)
+            self.phases.enter(Phase.SEND, index)
+            sent = time.perf_counter()
+            totals = tree.collect(header, occupied, mine)
+            clock.wait += time.perf_counter() - sent
+            self._commit(totals.headers, plan)
+            records = _in_order(totals.headers)
+            _refuse_not_finite(index, records)
+            self.phases.enter(Phase.GATHER, index)
+            tree.finish(self._header(plan), occupied, mine, totals, self.step.model.reduced)
+        finally:
+            self.step.release(list(mine.values()))
+        reduced = time.perf_counter()
+        self.phases.enter(Phase.APPLY, index)
+        self._apply(plan, records)
+        self.phases.enter(Phase.IDLE, self.state.step)
+        ended = time.perf_counter()
+        clock.reduce += reduced - sent
+        clock.apply += ended - reduced
+        clock.whole += ended - began
+        clock.steps += 1
+        return after_step(plan.generation, totals.headers)
+
+    def _apply(self, plan: Plan, records: tuple[ShardRecord, ...]) -> None:
+        sampling, index = self.step.sampling, self.state.step
+        self.step.apply()
+        fed = tuple((record.shard, record.ids) for record in records)
+        epoch = self.state.feed(fed, sampling.ends_epoch(index))
+        self.state.step = index + 1
+        for name, value in _means(records).items():
+            self._later(plan, "metric", name, value)
+        if epoch is not None:
+            self._later(plan, "epoch", epoch.hex(), float(sampling.epoch_of(index)))
+
+    def _later(self, plan: Plan, kind: str, name: str, value: float) -> None:
+        """Keep a record until its step is committed."""
+        record = Record(kind, plan.generation, self.state.step, name, value)
+        self._pending.append((self.state.step, record))
+
+    def _commit(self, headers: tuple[Header, ...], plan: Plan) -> None:
+        """All members have applied this many steps: say so, and release the records of those steps."""
+        step = committed(headers)
+        due = [record for at, record in self._pending if at <= step]
+        self._pending = [item for item in self._pending if item[0] > step]
+        self.desk.record(*due)
+        metrics = {record.name: record.value for record in due if record.kind == "metric"}
+        sampling = self.step.sampling
+        epoch = sampling.epoch_of(max(step - 1, 0))
+        self.desk.say(state="training", generation=plan.generation, step=step, applied=self.state.step, epoch=epoch,
+                      samples=sampling.samples_before(step), metrics=self.desk.report.metrics | metrics)  # fmt: skip
+
+    def _agree(self, plan: Plan, group: Group, tree: TreeReduce) -> None:
+        """Compare states with all members; those behind copy from the lowest rank with the highest step."""
+        mine = msgspec.structs.replace(self._header(plan), state=self.state.digest())
+        start = start_of(tree.talk(mine))
+        self._check_restored(start.behind)
+        if group.rank == start.source:
+            head = encode([self.state.step, self.state.ledger, self.state.epoch_ledger])
+            parcel = Parcel(head, [_bytes(self.state.arrays[name]) for name in self.state.names])
+            group.exchange(dict.fromkeys(start.behind, parcel), {})
+        elif group.rank in start.behind:
+            self._copy_from(group, start.source)
+        else:
+            group.exchange({}, {})
+        after = msgspec.structs.replace(self._header(plan), state=self.state.digest())
+        if start_of(tree.talk(after)).behind:
+            raise DivergenceError("a copied state is not the state it was copied from")
+
+    def _check_restored(self, behind: tuple[int, ...]) -> None:
+        report = self.desk.report
+        if behind and report.step == 0 and report.restored is not None and self.desk.report.generation == 0:
+            raise DivergenceError(
+                f"ranks {behind} restored another step than the others; this one restored step {report.restored.step}"
+            )
+
+    def _copy_from(self, group: Group, source: int) -> None:
+        scratch = self.state.copy()
+        buffers = [_bytes(scratch[name]) for name in self.state.names]
+        came = group.exchange({}, {source: buffers})
+        step, ledger, epoch_ledger = msgspec.msgpack.decode(came[source], type=tuple[int, bytes, bytes])
+        self.state.write(scratch)
+        self.state.step, self.state.ledger, self.state.epoch_ledger = step, ledger, epoch_ledger
+
+    def _header(self, plan: Plan, records: tuple[ShardRecord, ...] = ()) -> Header:
+        generation = plan.generation
+        save = bool(records) and records[0].shard == 0 and self._seconds_due()
+        save = save or (bool(records) and self.desk.take_save(generation))
+        stop = self.desk.stop_asked(generation)
+        return Header(self.state.step, self.state.step, max(generation, self.desk.newest_plan()), stop, save, b"", records)
+
+    def _seconds_due(self) -> bool:
+        every = self.work.checkpoint.every_seconds
+        return every > 0 and time.monotonic() - self._saved_at >= every
+
+    def _steps_due(self) -> bool:
+        every = self.work.checkpoint.every_steps
+        return every > 0 and self.state.step % every == 0
+
+    def _save(self, plan: Plan, group: Group) -> None:
+        if self._saved_step == self.state.step:
+            return
+        self.phases.enter(Phase.SAVE, self.state.step)
+        sampling = self.step.sampling
+        head = {
+            "samples": sampling.samples_before(self.state.step),
+            "ledger": self.state.ledger.hex(),
+            "epoch_ledger": self.state.epoch_ledger.hex(),
+            "evaluation": self._evaluation,
+            "sampling": self._sampling(),
+            "class": self.numeric_class,
+        }
+        save = Save(self.work.job, self.state.step, plan.generation, group.rank, group.size, head)
+        self._saver.begin(save, self.state.arrays)
+        self._saved_at, self._saved_step = time.monotonic(), self.state.step
+        self.phases.enter(Phase.IDLE, self.state.step)
+
+    def _sampling(self) -> dict[str, int]:
+        sampling = self.step.sampling
+        return {"length": sampling.length, "shards": sampling.shards, "shard_batch": sampling.shard_batch,
+                "seed": sampling.seed}  # fmt: skip
+
+    def _check_head(self, head: dict[str, object]) -> None:
+        if head["sampling"] != self._sampling():
+            raise DivergenceError(f"the checkpoint was made with sampling {head['sampling']}, not {self._sampling()}")
+
+    def _published(self, save: Save, number: int) -> None:
+        """Called by the saver's thread: the checkpoint stands."""
+        self.desk.record(Record("checkpoint", save.generation, save.step, "", float(number)))
+        self.desk.say(saved=number)
+        self.desk.flush()
+
+    def _stop(self, plan: Plan, group: Group, tree: TreeReduce) -> Stopped:
+        """Close the generation at an agreed step: all have applied it, and it is saved."""
+        self._commit(tree.talk(self._header(plan)), plan)
+        self.desk.say(state="saving")
+        self._save(plan, group)
+        self._wait_saved(tree, plan)
+        return Stopped(self.state.step)
+
+    def _wait_saved(self, tree: TreeReduce, plan: Plan) -> None:
+        self.phases.enter(Phase.SAVE, self.state.step)
+        self._saver.wait()
+        # Nobody ends before the publisher has published: it waits for the pieces of all.
+        tree.talk(self._header(plan))
+
+    def _evaluate_when_due(self, plan: Plan, tree: TreeReduce, shards: tuple[int, int]) -> None:
+        every = self.work.evaluate_every
+        if every > 0 and self.state.step % every == 0 and self.state.step < self.steps_total:
+            self._evaluate(plan, tree, shards)
+
+    def _evaluate(self, plan: Plan, tree: TreeReduce, shards: tuple[int, int]) -> None:
+        if self.step.model.program.evaluate is None:
+            return
+        self.phases.enter(Phase.EVALUATE, self.state.step)
+        self.desk.say(state="evaluating")
+        records = evaluate(self.step.model, self.work.shards, self.work.shard_batch, shards)
+        headers = tree.talk(msgspec.structs.replace(self._header(plan), shards=records))
+        self._evaluation = _means(_in_order(headers), prefix="eval_")
+        for name, value in self._evaluation.items():
+            self._later(plan, "metric", name, value)
+        self._commit(headers, plan)
+
+    def _tell_clock(self) -> None:
+        """Report where the seconds of the steps went; benchmarks read them."""
+        clock = self.step.clock
+        parts = {f"step_{name}": float(getattr(clock, name)) for name in clock.__slots__}
+        self.desk.say(seconds=self.desk.report.seconds | parts)
+
+    def _finish(self, plan: Plan, group: Group, tree: TreeReduce, shards: tuple[int, int]) -> Finished:
+        self._commit(tree.talk(self._header(plan)), plan)
+        self._evaluate(plan, tree, shards)
+        self.desk.say(state="saving")
+        self._save(plan, group)
+        self._wait_saved(tree, plan)
+        self._tell_clock()
+        result = Result(
+            self.state.step, self.step.sampling.samples_before(self.state.step), self._evaluation,
+            self.state.weights_sha256(), self.state.ledger.hex(), self.desk.report.saved,
+        )  # fmt: skip
+        return Finished(result)
+
+
+def _bytes(array: Array) -> memoryview:
+    return raw(array.reshape(-1).view("u1"))
+
+
+def _in_order(headers: tuple[Header, ...]) -> tuple[ShardRecord, ...]:
+    return tuple(sorted((record for header in headers for record in header.shards), key=lambda item: item.shard))
+
+
+def _means(records: tuple[ShardRecord, ...], prefix: str = "") -> dict[str, float]:
+    """Return each metric's weighted mean, both sums along the tree; a training step also has its loss."""
+    means: dict[str, float] = {}
+    if not prefix and records:
+        loss, weight = tree_sum([item.loss for item in records]), tree_sum([item.weight for item in records])
+        means["loss"] = loss / weight if weight else math.nan
+    for name in sorted({name for record in records for name in record.metrics}):
+        pairs = [record.metrics[name] for record in records if name in record.metrics]
+        total, weight = tree_sum([pair[0] for pair in pairs]), tree_sum([pair[1] for pair in pairs])
+        means[prefix + name] = total / weight if weight else math.nan
+    return means
+
+
+def _refuse_not_finite(index: int, records: tuple[ShardRecord, ...]) -> None:
+    for record in records:
+        if not math.isfinite(record.loss):
+            raise LossNotFinite(f"the loss of shard {record.shard} is {record.loss} in step {index + 1}")
+
+
+__all__ = ["Finished", "Left", "Outcome", "PeerLost", "Stopped", "Trainer"]
