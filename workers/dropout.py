@@ -56,6 +56,8 @@ def swap(network: nn.Cell) -> tuple[HashDropout, ...]:
                 swapped = HashDropout(_rate(child), len(found))
                 found.append(swapped)
                 _put(owner, name, swapped)
+                # Placing a cell renames its parameters after the attribute, which is not unique among blocks.
+                swapped.key.name = f"dropout_key_{len(found) - 1}"
             elif isinstance(child, HashDropout) and child not in found:
                 found.append(child)
     return tuple(found)

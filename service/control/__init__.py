@@ -1,0 +1,1 @@
+"""Pure decisions: no I/O, clock, Ray or SQL."""

@@ -1,0 +1,337 @@
+"""What is the next state of one job, and why?
+
+Pure: committed rows, an offer of room, what was seen, and the time in; new rows and their reason out. It must not act:
+effects are derived from the rows once they are committed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, assert_never
+
+from service.control.allocate import Offer
+from service.control.failure import Cause, budget_in_words, delay, find_cause, symptoms, within_budget
+from service.control.job import Event, Generation, GenerationState, Host, HostState, Job, Phase, Snapshot
+from service.control.observation import Dead, Reporting, Seen, Starting, Unknown
+from workers.protocol import RankReport
+
+SYMPTOM_WAIT = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The rows as they shall be, the events that tell why, and when to look again without news."""
+
+    job: Job
+    generation: Generation | None
+    hosts: tuple[Host, ...]
+    events: tuple[Event, ...] = ()
+    look_again: datetime | None = None
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A decision in the making."""
+
+    job: Job
+    generation: Generation | None
+    hosts: tuple[Host, ...]
+    seen: Seen
+    now: datetime
+    snapshot: Snapshot
+    events: list[Event]
+    look_again: datetime | None = None
+
+    def say(self, kind: str, text: str) -> None:
+        self.events.append(Event(kind, text))
+
+    def move(self, phase: Phase, reason: str, **changes: Any) -> None:
+        self.job = replace(self.job, phase=phase, reason=reason, **changes)
+        self.say(phase.value, reason)
+
+    def look_at(self, when: datetime) -> None:
+        self.look_again = when if self.look_again is None else min(self.look_again, when)
+
+    @property
+    def live(self) -> Generation:
+        assert self.generation is not None, "the phase implies a generation"
+        return self.generation
+
+    def reports(self) -> list[RankReport] | None:
+        """The rank reports of the generation's hosts in rank order, or None when one has not reported."""
+        found = []
+        for number in self.live.hosts:
+            match self.seen.host(number):
+                case Reporting(report):
+                    found.append(report.rank)
+                case Starting() | Dead() | Unknown():
+                    return None
+        return found
+
+
+def decide(snapshot: Snapshot, offer: Offer, seen: Seen, now: datetime, secret: Callable[[], str]) -> Decision:
+    """Decide one job's turn. `secret` draws the link secret of a new generation."""
+    draft = _Draft(snapshot.job, snapshot.generation, snapshot.hosts, seen, now, snapshot, [])
+    match draft.job.phase:
+        case Phase.WAITING:
+            _waiting(draft, offer, secret)
+        case Phase.LAUNCHING:
+            _launching(draft)
+        case Phase.RUNNING | Phase.REGROUPING:
+            _running(draft, offer)
+        case Phase.DRAINING:
+            _draining(draft)
+        case Phase.SUCCEEDED | Phase.FAILED | Phase.CANCELLED:
+            pass
+        case _ as never:
+            assert_never(never)
+    return Decision(draft.job, draft.generation, draft.hosts, tuple(draft.events), draft.look_again)
+
+
+def _waiting(draft: _Draft, offer: Offer, secret: Callable[[], str]) -> None:
+    job = draft.job
+    if draft.seen.result is not None:
+        draft.move(Phase.SUCCEEDED, "the ranks left their end record while nobody watched", **_result(draft.seen.result))
+    elif job.desired_run == "cancel":
+        draft.move(Phase.CANCELLED, "cancelled before it ran on")
+    elif job.not_before is not None and draft.now < job.not_before:
+        draft.look_at(job.not_before)
+    else:
+        need = job.desired_ranks if job.desired_ranks is not None else job.spec.ranks.min
+        count = min(job.target, len(offer.nodes))
+        if count < need:
+            reason = f"needs {need} × {offer.text}"
+            if reason != job.reason:
+                draft.job = replace(job, reason=reason)
+                draft.say("WAITING", reason)
+            return
+        _plan(draft, offer.nodes[:count], secret())
+
+
+def _plan(draft: _Draft, nodes: tuple[str, ...], secret: str) -> None:
+    job, number = draft.job, draft.job.generation + 1
+    hosts = tuple(Host(job.next_host + rank, number, node) for rank, node in enumerate(nodes))
+    why = "the first start" if number == 1 else job.reason
+    draft.generation = Generation(
+        number, GenerationState.PLANNED, tuple(host.number for host in hosts), why, draft.now, secret
+    )
+    draft.hosts = (*draft.hosts, *hosts)
+    short = "" if len(nodes) >= job.target else f" (of {job.target} wanted)"
+    draft.move(
+        Phase.LAUNCHING, f"starting {len(nodes)} ranks{short} as generation {number}",
+        generation=number, next_host=job.next_host + len(nodes), not_before=None,
+    )  # fmt: skip
+
+
+def _launching(draft: _Draft) -> None:
+    if _ends_early(draft):
+        return
+    deadline = draft.live.planned_at + timedelta(seconds=draft.job.spec.limits.start)
+    if draft.now >= deadline:
+        states = ", ".join(_state(draft.seen, number) for number in draft.live.hosts)
+        _fail(draft, Cause("STARTUP", f"not all ranks were ready in time ({states})", -1))
+        return
+    draft.look_at(deadline)
+    seal = draft.seen.seal
+    if draft.live.seal is None and seal is not None and seal.generation == draft.live.number:
+        draft.generation = replace(draft.live, seal=seal.number)
+    reports = draft.reports()
+    if reports is None:
+        return
+    if not draft.live.addresses:
+        _address(draft, reports)
+    elif all(report.generation == draft.live.number and _trains(report) for report in reports):
+        _go_live(draft, reports)
+
+
+def _address(draft: _Draft, reports: list[RankReport]) -> None:
+    """All ranks are ready and the border is sealed: fix the plan, or refuse a rank of another class."""
+    if draft.live.seal is None or not all(report.state == "ready" for report in reports):
+        return
+    probe = draft.job.probe or reports[0].probe
+    numeric_class = draft.job.numeric_class or reports[0].numeric_class
+    for rank, report in enumerate(reports):
+        # The class first: it says why a probe differs.
+        for name, mine, theirs in (("class", numeric_class, report.numeric_class), ("probe", probe, report.probe)):
+            parts = sorted(part for part in {*mine, *theirs} if mine.get(part) != theirs.get(part))
+            if parts:
+                part = parts[0]
+                text = f"rank {rank} is refused: its {name} differs in {', '.join(parts)}"
+                text += f" ({part} is {theirs.get(part)!r}, the job's {mine.get(part)!r})"
+                _fail(draft, Cause("STARTUP", text, -1))
+                return
+    draft.job = replace(draft.job, probe=probe, numeric_class=numeric_class)
+    draft.generation = replace(draft.live, addresses=tuple(report.address for report in reports))
+
+
+def _go_live(draft: _Draft, reports: list[RankReport]) -> None:
+    starts = {report.restored.step if report.restored else -1 for report in reports}
+    if len(starts) != 1:
+        text = f"the ranks restored different steps: {sorted(starts)}"
+        _fail(draft, Cause("STARTUP", text, -1, is_final=True))
+        return
+    restored = reports[0].restored
+    assert restored is not None, "a rank that trains has said what it restored"
+    for skipped in restored.skipped:
+        draft.say("CHECKPOINT_SKIPPED", skipped)
+    from_step, job = restored.step, draft.job
+    seconds = {name: max(report.seconds.get(name, 0.0) for report in reports)
+               for name in ("import", "build", "probe", "load")}  # fmt: skip
+    draft.generation = replace(
+        draft.live, state=GenerationState.LIVE, live_at=draft.now, from_step=from_step, seconds=seconds
+    )
+    source = f"checkpoint {restored.lineage}, step {from_step}" if restored.lineage else "the beginning"
+    draft.move(
+        Phase.RUNNING, f"{len(reports)} ranks train from {source}",
+        replaying_from=from_step if from_step < job.step else None, steps_total=reports[0].steps_total,
+    )  # fmt: skip
+    _progress(draft, reports)
+
+
+def _running(draft: _Draft, offer: Offer) -> None:
+    reports = draft.reports()
+    if reports is not None:
+        _progress(draft, reports)
+    if _ends_early(draft):
+        return
+    if draft.live.is_stopping:
+        _await_stop(draft, reports)
+    else:
+        _rescale(draft, offer)
+
+
+def _ends_early(draft: _Draft) -> bool:
+    """See to a finish, a cancel or a failure; say whether the generation ended by one."""
+    finished = [report.rank.result for number in draft.live.hosts
+                if isinstance(here := draft.seen.host(number), Reporting)
+                and (report := here.report).rank.result is not None]  # fmt: skip
+    if draft.seen.result is not None:
+        _drain(draft, Phase.SUCCEEDED, "FINISHED", "all steps are done", **_result(draft.seen.result))
+    elif draft.job.desired_run == "cancel":
+        _drain(draft, Phase.CANCELLED, "CANCELLED", "cancelled by its user")
+    elif finished:
+        # The record is durable before it is reported; it is read from storage in the next turn.
+        draft.look_at(draft.now)
+    elif (cause := find_cause(draft.live, draft.seen, draft.snapshot.past)) is not None:
+        _fail(draft, cause)
+    elif (text := symptoms(draft.live, draft.seen)) is not None:
+        _await_cause(draft, text)
+    else:
+        return False
+    return True
+
+
+def _await_cause(draft: _Draft, text: str) -> None:
+    """Only symptoms so far: the host of the lost rank has a second to report what happened."""
+    if draft.live.symptom_at is None:
+        draft.generation = replace(draft.live, symptom_at=draft.now)
+    assert draft.live.symptom_at is not None
+    due = draft.live.symptom_at + SYMPTOM_WAIT
+    if draft.now >= due:
+        _fail(draft, Cause("RANK_CRASH", f"no host reported the cause; {text}", -1))
+    else:
+        draft.look_at(due)
+
+
+def _fail(draft: _Draft, cause: Cause) -> None:
+    past, spec = draft.snapshot.past, draft.job.spec
+    is_over = cause.is_final or not within_budget(spec, cause.kind, past)
+    failure = {"kind": cause.kind, "text": cause.text, "step": cause.step, "traceback": cause.traceback}
+    counted = budget_in_words(draft.snapshot, cause.kind)
+    if is_over:
+        reason = f"{cause.kind}: {cause.text}" + ("" if cause.is_final else f" ({counted})")
+        _drain(draft, Phase.FAILED, cause.kind, reason, cause, failure=failure)
+    else:
+        wait = delay(spec, cause.kind, past)
+        reason = f"{cause.kind}: {cause.text} ({counted}); starting again from the newest checkpoint"
+        _drain(draft, Phase.WAITING, cause.kind, reason, cause, not_before=draft.now + wait)
+
+
+def _drain(
+    draft: _Draft, ending: Phase, outcome: str, reason: str, cause: Cause | None = None, **changes: Any
+) -> None:
+    """End the generation, doom its hosts, and leave the phase `ending` for when they are gone."""
+    seconds = dict(draft.live.seconds)
+    draft.generation = replace(
+        draft.live, state=GenerationState.ENDED, ended_at=draft.now, ended_step=draft.job.step, outcome=outcome,
+        cause="" if cause is None else cause.text,
+        seconds=seconds | ({"cause_step": cause.step} if cause is not None else {}),
+    )  # fmt: skip
+    draft.hosts = tuple(
+        replace(host, state=HostState.DOOMED) if host.state is HostState.WANTED else host for host in draft.hosts
+    )
+    draft.move(Phase.DRAINING, reason, ending=ending, replaying_from=None, **changes)
+
+
+def _draining(draft: _Draft) -> None:
+    hosts = []
+    for host in draft.hosts:
+        seen = draft.seen.host(host.number)
+        is_gone = isinstance(seen, Dead) and (seen.is_swept or seen.node_lost)
+        hosts.append(replace(host, state=HostState.GONE) if is_gone else host)
+    draft.hosts = tuple(hosts)
+    if any(host.state is not HostState.GONE for host in draft.hosts):
+        return
+    ending = draft.job.ending or Phase.WAITING
+    if ending is Phase.WAITING and draft.job.desired_run == "cancel":
+        ending = Phase.CANCELLED
+    draft.move(ending, draft.job.reason, ending=None)
+
+
+def _rescale(draft: _Draft, offer: Offer) -> None:
+    job, count = draft.job, len(draft.live.hosts)
+    room = count + len(offer.nodes)
+    wanted = min(job.target, max(room, count)) if job.target > count else job.target
+    if wanted == count or (job.target > count and room < job.target):
+        return
+    draft.generation = replace(draft.live, is_stopping=True, stopping_since=draft.now)
+    draft.job = replace(job, reason=f"saving before the ranks go from {count} to {wanted}")
+    draft.say("RESCALE", f"ranks {count} → {wanted}: saving at the next step, then starting anew")
+
+
+def _await_stop(draft: _Draft, reports: list[RankReport] | None) -> None:
+    if reports is not None and all(report.state == "stopped" for report in reports):
+        count = len(draft.live.hosts)
+        _drain(draft, Phase.WAITING, "RESCALE", f"rescale from {count} to {draft.job.target} ranks at step {draft.job.step}")
+        return
+    assert draft.live.stopping_since is not None
+    deadline = draft.live.stopping_since + timedelta(seconds=draft.job.spec.limits.stop)
+    if draft.now >= deadline:
+        _fail(draft, Cause("HANG", "the ranks did not stop within limits.stop", -1))
+    else:
+        draft.look_at(deadline)
+
+
+def _progress(draft: _Draft, reports: list[RankReport]) -> None:
+    """Take over what the ranks committed; the shown step is a high-water mark."""
+    mine = [report for report in reports if report.generation == draft.live.number]
+    if not mine:
+        return
+    newest = max(mine, key=lambda report: report.step)
+    job = draft.job
+    if newest.step < job.step:
+        return
+    draft.job = replace(
+        job, step=newest.step, epoch=newest.epoch, samples=newest.samples, metrics=dict(newest.metrics) or job.metrics,
+        replaying_from=None if newest.step >= job.step and job.replaying_from is not None else job.replaying_from,
+    )  # fmt: skip
+
+
+def _result(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {"result": dict(body), "step": int(body["steps"]), "samples": int(body["samples"])}
+
+
+def _trains(report: RankReport) -> bool:
+    return report.state in ("training", "evaluating", "saving", "stopped", "finished")
+
+
+def _state(seen: Seen, number: int) -> str:
+    match seen.host(number):
+        case Reporting(report):
+            return f"host {number} {report.rank.state}"
+        case Starting():
+            return f"host {number} starting"
+        case Dead(why, _, _):
+            return f"host {number} dead: {why}"
+        case Unknown():
+            return f"host {number} not there"

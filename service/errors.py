@@ -1,0 +1,25 @@
+"""Which contracts of the control plane can break?"""
+
+
+class ServiceError(Exception):
+    """The root of what the control plane raises."""
+
+
+class NotFound(ServiceError):
+    """There is no such thing."""
+
+
+class Conflict(ServiceError):
+    """The wish contradicts the state the thing is in."""
+
+
+class Fenced(ServiceError):
+    """A newer term holds the lease, or another writer changed the row: what was decided is void."""
+
+
+class ClusterAway(ServiceError):
+    """Ray does not answer; nothing is known, which is not the same as nothing being there."""
+
+
+class Unsupported(ServiceError):
+    """The installation cannot work as configured."""

@@ -1,0 +1,65 @@
+"""Where does this installation keep its things, and how is it reached?
+
+One folder holds everything of a one-machine installation. It must not open or start anything.
+"""
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Settings(BaseModel):
+    """What `muster up` fixed; kept in `settings.json` of the home folder, without secrets."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    home: Path
+    api_port: int = 0
+    ray_address: str = ""
+    cpus: float | None = None
+
+    @property
+    def database_url(self) -> str:
+        """SQLAlchemy's address of the main database."""
+        return f"sqlite:///{self.home / 'muster.db'}"
+
+    @property
+    def metrics_url(self) -> str:
+        """SQLAlchemy's address of the bulk database."""
+        return f"sqlite:///{self.home / 'metrics.db'}"
+
+    @property
+    def storage(self) -> Path:
+        """Bundles, checkpoints, end records."""
+        return self.home / "storage"
+
+    @property
+    def scratch(self) -> Path:
+        """Working folders of ranks."""
+        return self.home / "scratch"
+
+    @property
+    def logs(self) -> Path:
+        """What the services write."""
+        return self.home / "logs"
+
+    @property
+    def url(self) -> str:
+        """Where the API listens."""
+        return f"http://127.0.0.1:{self.api_port}"
+
+    def save(self) -> None:
+        """Write settings.json."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "settings.json").write_text(self.model_dump_json(indent=2))
+
+
+def load_settings(home: Path) -> Settings:
+    """Read settings.json of a home folder. FileNotFoundError when nothing is up there."""
+    return Settings.model_validate(json.loads((home / "settings.json").read_text()))
+
+
+def read_token(home: Path, role: str) -> str:
+    """Return the token of a role ('user' or 'operator')."""
+    return (home / f"{role}.token").read_text().strip()
