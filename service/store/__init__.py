@@ -1,0 +1,1 @@
+"""SQL truth: the only room that imports sqlalchemy."""
