@@ -14,7 +14,11 @@ class Conflict(ServiceError):
 
 
 class Fenced(ServiceError):
-    """A newer term holds the lease, or another writer changed the row: what was decided is void."""
+    """Another writer changed the row: what was decided is void, and is decided anew."""
+
+
+class Deposed(ServiceError):
+    """A newer term holds the lease: this controller must end."""
 
 
 class ClusterAway(ServiceError):

@@ -3,10 +3,20 @@
 One folder holds everything of a one-machine installation. It must not open or start anything.
 """
 
+import hashlib
 import json
+import tempfile
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
+
+
+ROLES = ("user", "operator")
+
+
+def service_mark(home: Path) -> str:
+    """Return what tells this installation's processes from those of others."""
+    return hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:12]
 
 
 class Settings(BaseModel):
@@ -18,6 +28,7 @@ class Settings(BaseModel):
     api_port: int = 0
     ray_address: str = ""
     cpus: float | None = None
+    resources: dict[str, float] = {}
 
     @property
     def database_url(self) -> str:
@@ -38,6 +49,11 @@ class Settings(BaseModel):
     def scratch(self) -> Path:
         """Working folders of ranks."""
         return self.home / "scratch"
+
+    @property
+    def ray_folder(self) -> Path:
+        """Where Ray keeps its session; short, since sockets' paths are bounded."""
+        return Path(tempfile.gettempdir()) / f"muster-ray-{service_mark(self.home)}"
 
     @property
     def logs(self) -> Path:

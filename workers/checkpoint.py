@@ -17,7 +17,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from workers.errors import RestoreError, StorageError
-from workers.lineage import Broken, Checkpoint, Seal, counting, publish, read_lineage, save_folder
+from workers.lineage import Broken, Checkpoint, Seal, counting, publish, read_lineage, save_folder, why_broken
 from workers.storage import Storage
 
 Array = NDArray[Any]
@@ -161,20 +161,13 @@ def load_newest(storage: Storage, job: str, below: int) -> Loaded:
 
 
 def _verified(storage: Storage, entry: Checkpoint, skipped: list[str]) -> dict[str, Array] | None:
+    why = why_broken(storage, entry)
+    if why is not None:
+        skipped.append(why)
+        return None
     tensors: dict[str, Array] = {}
     for piece in entry.manifest["pieces"]:
-        data = storage.read(piece["key"])
-        why = None
-        if data is None:
-            why = "is missing"
-        elif len(data) != piece["size"]:
-            why = f"has {len(data)} bytes, not {piece['size']}"
-        elif _sha(data) != piece["sha256"]:
-            why = "has another checksum than its manifest says"
-        if data is None or why is not None:
-            skipped.append(f"checkpoint {entry.number} (step {entry.step}): {piece['key']} {why}")
-            return None
-        tensors |= safetensors.numpy.load(data)
+        tensors |= safetensors.numpy.load(storage.read(piece["key"]) or b"")
     return tensors
 
 

@@ -4,6 +4,7 @@ One sequence of numbers per job holds both checkpoints and seals; each number is
 late writer and the controller's seal cannot both win. Standard library only. It must not read tensors.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,11 @@ def key(job: str, number: int) -> str:
     return f"{folder(job)}/lineage/{number:08d}.json"
 
 
+def retired_key(job: str, number: int) -> str:
+    """Return the key that says a checkpoint was deleted on purpose, so that its gap is no loss."""
+    return f"{folder(job)}/lineage/{number:08d}.retired.json"
+
+
 def save_folder(job: str, step: int, generation: int) -> str:
     """Return the prefix of the pieces of one save."""
     return f"{folder(job)}/saves/{step:010d}-g{generation}"
@@ -66,12 +72,14 @@ def result_key(job: str) -> str:
 
 def _numbers(storage: Storage, job: str) -> list[int]:
     names = (name.rsplit("/", 1)[1] for name in storage.list(f"{folder(job)}/lineage"))
-    return sorted(int(name[:8]) for name in names if name.endswith(".json") and name[:8].isdigit())
+    return sorted({int(name[:8]) for name in names if name.endswith(".json") and name[:8].isdigit()})
 
 
-def _entry(storage: Storage, job: str, number: int) -> Entry:
+def _entry(storage: Storage, job: str, number: int) -> Entry | None:
     data = storage.read(key(job, number))
     if data is None:
+        if storage.read(retired_key(job, number)) is not None:
+            return None
         return Broken(number, f"{key(job, number)} is missing")
     try:
         body = json.loads(data)
@@ -88,7 +96,8 @@ def read_lineage(storage: Storage, job: str, below: int | None = None) -> list[E
     if not numbers:
         return []
     last = numbers[-1] if below is None else below - 1
-    return [_entry(storage, job, number) for number in range(numbers[0], last + 1)]
+    entries = (_entry(storage, job, number) for number in range(numbers[0], last + 1))
+    return [entry for entry in entries if entry is not None]
 
 
 def counting(entries: list[Entry]) -> list[Entry]:
@@ -136,11 +145,37 @@ def seal(storage: Storage, job: str, generation: int, reported: int) -> Seal:
                 return entry
         published = [entry.step for entry in counting(entries) if isinstance(entry, Checkpoint)]
         ended = max([reported, *published])
-        number = entries[-1].number + 1 if entries else 1
+        number = max(_numbers(storage, job), default=0) + 1
         body = {"kind": "seal", "generation": generation, "ended": ended}
         # A save that takes the number between our look and our put may extend the end: look again.
         if storage.put(key(job, number), json.dumps(body, sort_keys=True).encode()):
             return Seal(number, generation, ended)
+
+
+def why_broken(storage: Storage, checkpoint: Checkpoint) -> str | None:
+    """Return why a checkpoint does not verify (a piece is missing, short or changed), or None when it does."""
+    for piece in checkpoint.manifest["pieces"]:
+        data = storage.read(piece["key"])
+        if data is None:
+            why = "is missing"
+        elif len(data) != piece["size"]:
+            why = f"has {len(data)} bytes, not {piece['size']}"
+        elif hashlib.sha256(data).hexdigest() != piece["sha256"]:
+            why = "has another checksum than its manifest says"
+        else:
+            continue
+        return f"checkpoint {checkpoint.number} (step {checkpoint.step}): {piece['key']} {why}"
+    return None
+
+
+def retire(storage: Storage, job: str, number: int) -> None:
+    """Delete a checkpoint for good: say so first, then its manifest, then its pieces."""
+    entry = _entry(storage, job, number)
+    storage.put(retired_key(job, number), b"{}")
+    storage.delete(key(job, number))
+    if isinstance(entry, Checkpoint):
+        for name in storage.list(save_folder(job, entry.step, entry.generation)):
+            storage.delete(name)
 
 
 def read_result(storage: Storage, job: str) -> Json | None:

@@ -114,22 +114,26 @@ def spawn(mark: str, folder: Path, outer: Mapping[str, str], low_priority: bool 
     return RankProcess(mark, popen, mine, folder)
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """Return the live processes whose environment carries the mark, this one left out."""
-    wanted = f"{MARK}={mark}".encode()
+def marked(*marks: str, name: str = MARK) -> list[psutil.Process]:
+    """Return the live processes whose environment carries one of the marks, this one left out."""
+    wanted = {f"{name}={mark}".encode() for mark in marks}
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
             environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            if wanted in environ and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+            if wanted.intersection(environ) and process.pid != os.getpid() and not _is_zombie(process):
                 found.append(process)
     return found
 
 
-def sweep(mark: str, limit: timedelta = timedelta(seconds=10)) -> bool:
-    """Kill everything that carries the mark until nothing does; False when something outlived `limit`."""
+def _is_zombie(process: psutil.Process) -> bool:
+    return bool(process.status() == psutil.STATUS_ZOMBIE)
+
+
+def sweep(*marks: str, name: str = MARK, limit: timedelta = timedelta(seconds=10)) -> bool:
+    """Kill everything that carries one of the marks until nothing does; False when something outlived `limit`."""
     deadline = time.monotonic() + limit.total_seconds()
-    while left := marked(mark):
+    while left := marked(*marks, name=name):
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()

@@ -40,6 +40,13 @@ def mark_of(job: str, host: int) -> str:
     return f"{job}-h{host}"
 
 
+def clear(mark: str, folder: Path) -> bool:
+    """Kill what carries a host's mark and remove its folder; True once nothing carries it."""
+    is_gone = sweep(mark)
+    shutil.rmtree(folder, ignore_errors=True)
+    return is_gone
+
+
 class RankHost:
     """Owns one rank process; every method may be called from any thread."""
 
@@ -56,7 +63,10 @@ class RankHost:
         threading.Thread(target=self._own, args=(earlier,), name="owner", daemon=True).start()
 
     def report(self, after: int, wait: float) -> bytes:
-        """Return the newest report as soon as its number is above `after`, or after `wait` seconds."""
+        """Return the newest report as soon as there is news above number `after`, or after `wait` seconds.
+
+        Numbers of a training that only goes on are no news: they are in the report that the wait ends with.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._report.seq > after, timeout=wait)
             return encode(msgspec.structs.replace(self._report, pending=len(self._outbox)))
@@ -91,9 +101,7 @@ class RankHost:
     def end(self) -> bool:
         """Kill the rank with its whole tree; True once nothing that carries the mark is left."""
         self._is_ending = True
-        is_gone = sweep(self._mark)
-        shutil.rmtree(self._folder, ignore_errors=True)
-        return is_gone
+        return clear(self._mark, self._folder)
 
     def _change(self, **changes: object) -> None:
         with self._changed:
@@ -101,9 +109,8 @@ class RankHost:
             self._changed.notify_all()
 
     def _own(self, earlier: tuple[int, ...]) -> None:
-        for host in earlier:
-            # Devices of a dead host's children are free only when they are gone.
-            sweep(mark_of(self._work.job, host))
+        # Devices of a dead host's children are free only when they are gone.
+        sweep(*(mark_of(self._work.job, host) for host in earlier))
         try:
             process = self._start()
         except (OSError, WorkerError) as error:
@@ -132,7 +139,9 @@ class RankHost:
     def _listen(self, process: RankProcess) -> None:
         while (frame := _frame(process.channel)) is not None:
             said = unpack_frame(frame)
-            if isinstance(said, RankReport):
+            if isinstance(said, RankReport) and _goes_on(self._report.rank, said):
+                self._report = msgspec.structs.replace(self._report, rank=said)
+            elif isinstance(said, RankReport):
                 self._change(rank=said)
             else:
                 self._outbox.add(said)
@@ -141,6 +150,10 @@ class RankHost:
         while process.wait(timedelta(0)) is None:
             process.cap_output()
             time.sleep(1.0)
+
+
+def _goes_on(before: RankReport, now: RankReport) -> bool:
+    return now.state == before.state == "training" and (now.generation, now.saved) == (before.generation, before.saved)
 
 
 def _frame(channel: socket.socket) -> bytes | None:

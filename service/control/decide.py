@@ -206,7 +206,7 @@ def _ends_early(draft: _Draft) -> bool:
                 if isinstance(here := draft.seen.host(number), Reporting)
                 and (report := here.report).rank.result is not None]  # fmt: skip
     if draft.seen.result is not None:
-        _drain(draft, Phase.SUCCEEDED, "FINISHED", "all steps are done", **_result(draft.seen.result))
+        _finish(draft, draft.seen.result)
     elif draft.job.desired_run == "cancel":
         _drain(draft, Phase.CANCELLED, "CANCELLED", "cancelled by its user")
     elif finished:
@@ -219,6 +219,21 @@ def _ends_early(draft: _Draft) -> bool:
     else:
         return False
     return True
+
+
+def _finish(draft: _Draft, result: Mapping[str, Any]) -> None:
+    """The end record is there; ranks that have not said so yet have a second to hand their last records to the host."""
+    late = [number for number in draft.live.hosts
+            if isinstance(here := draft.seen.host(number), Reporting)
+            and here.is_reachable and here.report.exit is None and here.report.rank.result is None]  # fmt: skip
+    if draft.live.symptom_at is None:
+        draft.generation = replace(draft.live, symptom_at=draft.now)
+    assert draft.live.symptom_at is not None
+    due = draft.live.symptom_at + SYMPTOM_WAIT
+    if late and draft.now < due:
+        draft.look_at(due)
+    else:
+        _drain(draft, Phase.SUCCEEDED, "FINISHED", "all steps are done", **_result(result))
 
 
 def _await_cause(draft: _Draft, text: str) -> None:

@@ -6,19 +6,22 @@ decide or perform.
 
 from dataclasses import dataclass
 
-from service.control.job import Generation, HostState, Phase, Snapshot
+from service.control.job import Generation, HostState, Job, Phase, Snapshot
 from service.control.observation import Dead, Reporting, Seen, Starting, Unknown
-from workers.protocol import Command, Member, Plan, Restore, Stop
+from workers.protocol import Cadence, Command, Member, Plan, Restore, Stop, Work
 from workers.sampling import deal
+
+EARLIER_SWEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchHost:
-    """Create the named host on its node if it is not there."""
+    """Create the named host on its node if it is not there; `earlier` are the numbers of the generations before."""
 
     job: str
     number: int
     node: str
+    earlier: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,8 @@ def required_effects(snapshot: Snapshot, seen: Seen, term: int) -> tuple[Effect,
         sight = seen.host(host.number)
         # Once addresses are known the host was there: a missing one is lost then, not to be launched again.
         is_new = generation is not None and not generation.addresses
-        if host.state is HostState.WANTED and isinstance(sight, Unknown) and is_new:
-            effects.append(LaunchHost(job.id, host.number, host.node))
+        if host.state is HostState.WANTED and isinstance(sight, Unknown) and generation is not None and is_new:
+            effects.append(LaunchHost(job.id, host.number, host.node, _earlier(generation)))
         if host.state is HostState.DOOMED and not (isinstance(sight, Dead) and sight.is_swept):
             effects.append(EndHost(job.id, host.number, host.node))
     if generation is None:
@@ -72,6 +75,22 @@ def required_effects(snapshot: Snapshot, seen: Seen, term: int) -> tuple[Effect,
     if job.phase is Phase.RUNNING and generation.is_stopping:
         effects += _tell(job.id, generation, seen, Stop(generation.number, term))
     return tuple(effects)
+
+
+def _earlier(generation: Generation) -> tuple[int, ...]:
+    """Return the hosts before this generation's that may have left children; the node it comes to sweeps them."""
+    first = min(generation.hosts)
+    return tuple(range(max(1, first - EARLIER_SWEPT), first))
+
+
+def work_of(job: Job, number: int, storage: str) -> Work:
+    """Return what the rank of host `number` works on; where it listens is the cluster's to say."""
+    spec = job.spec
+    cadence = Cadence(spec.checkpoint.every_steps, spec.checkpoint.every_seconds)
+    return Work(
+        job.id, number, spec.bundle, spec.program, spec.params, spec.seed, spec.shard_count, spec.shard_batch, spec.steps,
+        spec.epochs, spec.threads, cadence, spec.evaluate_every, spec.pace_ms / 1000, storage, "",
+    )  # fmt: skip
 
 
 def _tell(job: str, generation: Generation, seen: Seen, command: Plan | Stop) -> list[Effect]:

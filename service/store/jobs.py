@@ -4,7 +4,7 @@ One job's turn is one transaction: fence, row version, rows, events. It must not
 in queries.py and wishes.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -44,7 +44,6 @@ class RankRow:
     node: str
     pid: int
     state: str
-    step: int
 
 
 class JobStore:
@@ -68,7 +67,7 @@ class JobStore:
             return _load(connection, job)
 
     def commit(self, before: Versioned, decision: Decision, now: datetime) -> Versioned:
-        """Write a decision in one transaction; an unchanged one writes nothing. Fenced when term or row moved on."""
+        """Write a decision in one transaction; an unchanged one writes nothing. Fenced when the row moved on."""
         old = before.snapshot
         if (decision.job, decision.generation, decision.hosts) == (old.job, old.generation, old.hosts) and not decision.events:
             return before
@@ -145,20 +144,16 @@ class JobStore:
                 values = {"id": node.id, "name": node.name, "total": dict(node.total), "is_alive": node.is_alive}
                 connection.execute(sa.insert(t.nodes).values(seen=now, **values))
 
-    def held(self) -> dict[str, tuple[str, ...]]:
-        """Return the nodes on which each job's hosts, not seen gone, hold resources."""
-        wanted = sa.select(t.hosts.c.job, t.hosts.c.node).where(t.hosts.c.state != HostState.GONE.value)
-        found: dict[str, tuple[str, ...]] = {}
+    def host_rows(self, jobs: Collection[str]) -> dict[str, tuple[int, frozenset[int]]]:
+        """Return, for each of the jobs that has hosts, its highest host number and the numbers not seen gone."""
+        wanted = sa.select(t.hosts.c.job, t.hosts.c.number, t.hosts.c.state).where(t.hosts.c.job.in_(list(jobs)))
+        found: dict[str, tuple[int, frozenset[int]]] = {}
         with reading(self._engine) as connection:
             for row in connection.execute(wanted):
-                found[row.job] = (*found.get(row.job, ()), row.node)
+                highest, alive = found.get(row.job, (0, frozenset()))
+                kept = alive if row.state == HostState.GONE.value else alive | {row.number}
+                found[row.job] = (max(highest, row.number), kept)
         return found
-
-    def highest_hosts(self) -> dict[str, int]:
-        """Return the highest host number of each job, dead or alive."""
-        wanted = sa.select(t.hosts.c.job, sa.func.max(t.hosts.c.number).label("most")).group_by(t.hosts.c.job)
-        with reading(self._engine) as connection:
-            return {row.job: row.most for row in connection.execute(wanted)}
 
 
 def _load(connection: Connection, job: str) -> Versioned:

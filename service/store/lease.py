@@ -11,7 +11,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
-from service.errors import Fenced
+from service.errors import Deposed
 from service.store.engine import writing
 from service.store.tables import lease
 
@@ -52,7 +52,7 @@ def new_term(engine: Engine, holder: str, now: datetime) -> int:
 
 
 def check_term(connection: Connection, term: int) -> None:
-    """Fenced unless `term` is the newest; called first within every transaction of the controller."""
+    """Deposed unless `term` is the newest; called first within every transaction of the controller."""
     newest = connection.scalar(sa.select(lease.c.term))
     if newest != term:
-        raise Fenced(f"term {term} is over, the newest is {newest}")
+        raise Deposed(f"term {term} is over, the newest is {newest}")

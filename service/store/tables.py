@@ -179,7 +179,6 @@ ranks = Table(
     Column("node", sa.String(64), nullable=False),
     Column("pid", sa.Integer, nullable=False),
     Column("state", sa.String(16), nullable=False),
-    Column("step", sa.Integer, nullable=False),
     Column("drained", sa.BigInteger, nullable=False, server_default="0"),
     ForeignKeyConstraint(["job"], ["jobs.id"]),
 )  # fmt: skip

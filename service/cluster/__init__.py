@@ -1,0 +1,1 @@
+"""The cluster: the only room that imports ray."""
