@@ -7,10 +7,11 @@ import os
 import secrets
 import socket
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
+from service.clock import utc_now
 from service.cluster.ray_cluster import RayCluster
 from service.errors import ClusterAway, Deposed
 from service.reconciler import Reconciler, Stores
@@ -26,11 +27,6 @@ POLL = timedelta(seconds=0.1)
 STANDBY = 0.5
 
 log = structlog.get_logger()
-
-
-def utc_now() -> datetime:
-    """Return the time, as everything but tests takes it."""
-    return datetime.now(UTC)
 
 
 def run_controller(settings: Settings) -> int:

@@ -15,7 +15,7 @@ from service.cluster.port import Cluster, Order
 from service.control.allocate import Claim, Offer, allocate
 from service.control.decide import decide
 from service.control.effects import Effect, EndHost, LaunchHost, SealLineage, Tell, required_effects, work_of
-from service.control.job import TERMINAL, Event, GenerationState, Phase, Snapshot
+from service.control.job import TERMINAL, Event, GenerationState, HostState, Phase, Snapshot
 from service.control.observation import Capacity, Dead, Reporting, SealSeen, Seen, Unknown
 from service.errors import Deposed, Fenced
 from service.store.bulk import BulkStore
@@ -245,10 +245,11 @@ class Reconciler:
         names = self._cluster.names()
         rows = self._stores.jobs.host_rows({name.job for name in names})
         for name in names:
-            highest, not_gone = rows.get(name.job, (0, {}))
-            if name.number <= highest and name.number not in not_gone:
-                log.warning("ending a host that no row wants", host=str(name))
-                self._cluster.end(name, "")
+            # A number without a row may be a launch that is under way: only what a row says is gone is ended.
+            for host in rows.get(name.job, ()):
+                if host.number == name.number and host.state is HostState.GONE:
+                    log.warning("ending a host that no row wants", host=str(name))
+                    self._cluster.end(name, host.node)
 
 
 def _claim(snapshot: Snapshot, now: datetime) -> Claim:

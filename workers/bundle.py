@@ -28,6 +28,11 @@ def key(digest: str) -> str:
     return f"bundles/{digest}.zip"
 
 
+def digest_of(data: bytes) -> str:
+    """Return the SHA-256 that names a bundle."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def pack(folder: Path) -> tuple[str, bytes]:
     """Pack a code folder; return its digest and bytes. BundleError for links, too many files or bytes."""
     if not folder.is_dir():
@@ -43,7 +48,7 @@ def pack(folder: Path) -> tuple[str, bytes]:
         for path in files:
             archive.writestr(zipfile.ZipInfo(path.relative_to(folder).as_posix(), DATE), path.read_bytes())
     data = memory.getvalue()
-    return hashlib.sha256(data).hexdigest(), data
+    return digest_of(data), data
 
 
 def check(data: bytes) -> None:
@@ -85,7 +90,7 @@ def unpack(storage: Storage, digest: str, target: Path) -> Path:
     data = storage.read(key(digest))
     if data is None:
         raise BundleError(f"bundle {digest} is not in the storage")
-    if hashlib.sha256(data).hexdigest() != digest:
+    if digest_of(data) != digest:
         raise BundleError(f"bundle {digest} has another checksum in the storage")
     check(data)
     target.parent.mkdir(parents=True, exist_ok=True)

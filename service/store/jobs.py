@@ -144,15 +144,13 @@ class JobStore:
                 values = {"id": node.id, "name": node.name, "total": dict(node.total), "is_alive": node.is_alive}
                 connection.execute(sa.insert(t.nodes).values(seen=now, **values))
 
-    def host_rows(self, jobs: Collection[str]) -> dict[str, tuple[int, frozenset[int]]]:
-        """Return, for each of the jobs that has hosts, its highest host number and the numbers not seen gone."""
-        wanted = sa.select(t.hosts.c.job, t.hosts.c.number, t.hosts.c.state).where(t.hosts.c.job.in_(list(jobs)))
-        found: dict[str, tuple[int, frozenset[int]]] = {}
+    def host_rows(self, jobs: Collection[str]) -> dict[str, tuple[Host, ...]]:
+        """Return every host, gone ones too, of each of the jobs that has any."""
+        wanted = sa.select(t.hosts).where(t.hosts.c.job.in_(list(jobs)))
+        found: dict[str, tuple[Host, ...]] = {}
         with reading(self._engine) as connection:
-            for row in connection.execute(wanted):
-                highest, alive = found.get(row.job, (0, frozenset()))
-                kept = alive if row.state == HostState.GONE.value else alive | {row.number}
-                found[row.job] = (max(highest, row.number), kept)
+            for row in connection.execute(wanted).mappings():
+                found[row["job"]] = (*found.get(row["job"], ()), host_from(row))
         return found
 
 

@@ -1,10 +1,12 @@
 """What does the API show? Reads only, each in one consistent view."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
+from service.control.job import GenerationState
 from service.errors import NotFound
 from service.store import tables as t
 from service.store.engine import reading
@@ -30,8 +32,7 @@ class Queries:
             row = connection.execute(sa.select(*_columns()).where(t.jobs.c.id == job)).mappings().one_or_none()
             if row is None:
                 raise NotFound(f"there is no job {job!r}")
-            live = sa.select(sa.func.count()).select_from(t.ranks).where(t.ranks.c.job == job)
-            return dict(row) | {"ranks": connection.scalar(live) or 0}
+            return _shown(dict(row), _members(connection, [job]))
 
     def etag(self, job: str) -> str:
         """Return what changes whenever the job does. NotFound when there is none."""
@@ -44,14 +45,11 @@ class Queries:
 
     def jobs(self, limit: int) -> Rows:
         """Return the newest jobs."""
-        counted = sa.select(t.ranks.c.job, sa.func.count().label("ranks")).group_by(t.ranks.c.job).subquery()
-        wanted = (
-            sa.select(*_columns(), sa.func.coalesce(counted.c.ranks, 0).label("ranks"))
-            .select_from(t.jobs.outerjoin(counted, counted.c.job == t.jobs.c.id))
-            .order_by(t.jobs.c.created.desc())
-            .limit(limit)
-        )
-        return self._rows(wanted)
+        wanted = sa.select(*_columns()).order_by(t.jobs.c.created.desc()).limit(limit)
+        with reading(self._engine) as connection:
+            rows = [dict(row) for row in connection.execute(wanted).mappings()]
+            members = _members(connection, [row["id"] for row in rows])
+        return [_shown(row, members) for row in rows]
 
     def generations(self, job: str) -> Rows:
         """Return the job's generations, without their secrets."""
@@ -108,6 +106,18 @@ class Queries:
     def _rows(self, wanted: sa.Select[Any]) -> Rows:
         with reading(self._engine) as connection:
             return [dict(row) for row in connection.execute(wanted).mappings()]
+
+
+def _members(connection: Connection, jobs: Sequence[str]) -> dict[str, int]:
+    """Return how many ranks the open generation of each job has."""
+    wanted = sa.select(t.generations.c.job, t.generations.c.hosts)
+    wanted = wanted.where(t.generations.c.job.in_(jobs), t.generations.c.state != GenerationState.ENDED.value)
+    return {row.job: len(row.hosts) for row in connection.execute(wanted)}
+
+
+def _shown(row: dict[str, Any], members: dict[str, int]) -> dict[str, Any]:
+    version, desired = row.pop("version"), row.pop("desired_version")
+    return row | {"ranks": members.get(row["id"], 0), "etag": f"{version}.{desired}"}
 
 
 def _columns() -> list[sa.Column[Any]]:
