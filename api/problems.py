@@ -60,9 +60,11 @@ def field_errors(error: ValidationError | RequestValidationError) -> list[dict[s
 
 def in_words(errors: Sequence[dict[str, Any]]) -> str:
     """Return field errors as one line."""
-    return "; ".join(
-        f"{item['field']}{'' if item['value'] is None else f' is {item['value']!r}'}: {item['problem']}" for item in errors
-    )
+    return "; ".join(_in_words(item["field"], item["value"], item["problem"]) for item in errors)
+
+
+def _in_words(field: str, value: Any, problem: str) -> str:
+    return f"{field}: {problem}" if value is None else f"{field} is {value!r}: {problem}"
 
 
 def install(app: FastAPI) -> None:

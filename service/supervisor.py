@@ -219,6 +219,22 @@ def start_detached(home: Path) -> int:
     return popen.pid
 
 
+def stop(pid: int, limit: float = 40.0) -> bool:
+    """Ask a supervisor to end, and wait for it; False when it did not within `limit` seconds."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    return wait_until(lambda: _has_ended(pid), limit)
+
+
+def _has_ended(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def wait_until(is_true: Callable[[], bool], limit: float) -> bool:
     """Look several times a second until something is true; False after `limit` seconds."""
     deadline = time.monotonic() + limit
