@@ -37,7 +37,9 @@ class Doors:
         if scheme.lower() != "bearer":
             return None
         # Every token is compared, in constant time.
-        found = [role for role, known in self.tokens.items() if hmac.compare_digest(known.encode(), token.strip().encode())]
+        found = [
+            role for role, known in self.tokens.items() if hmac.compare_digest(known.encode(), token.strip().encode())
+        ]
         return found[0] if found else None
 
 

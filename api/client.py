@@ -96,9 +96,7 @@ class Client:
         """Yield the job now and after each change, until it has ended."""
         etag = ""
         while True:
-            answer = self._send(
-                "GET", f"/v1/jobs/{job}", params={"wait": WAIT}, headers={"If-None-Match": f'"{etag}"'}
-            )
+            answer = self._send("GET", f"/v1/jobs/{job}", params={"wait": WAIT}, headers={"If-None-Match": f'"{etag}"'})
             if answer.status_code == 304:
                 continue
             found: Json = answer.json()

@@ -1,4 +1,4 @@
-"""How does an error become an answer? RFC 9457 problem details, each naming field, value and remedy where there is one."""
+"""How does an error become an answer? RFC 9457 problem details, naming field, value and remedy where there is one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +37,12 @@ class Problem(Exception):
 
 def answer(status: int, detail: str, errors: Sequence[dict[str, Any]] = ()) -> JSONResponse:
     """Return the problem document."""
-    body: dict[str, Any] = {"type": "about:blank", "title": TITLES.get(status, "Error"), "status": status, "detail": detail}
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": TITLES.get(status, "Error"),
+        "status": status,
+        "detail": detail,
+    }
     if errors:
         body["errors"] = list(errors)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None

@@ -122,7 +122,7 @@ def jobs(back: Back, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> JobLi
 async def job(
     job: str, request: Request, back: Back, wait: Annotated[float, Query(ge=0, le=60)] = 0
 ) -> Response | JobView:
-    """One job; with If-None-Match a 304 when nothing changed, with `wait` only after so many seconds without a change."""
+    """One job; with If-None-Match a 304 when nothing changed, with `wait` only after so many seconds without news."""
     known = request.headers.get("if-none-match", "").strip('"')
     until = time.monotonic() + wait
     etag = await run_in_threadpool(back.queries.etag, job)
@@ -175,7 +175,11 @@ def events(job: str, back: Back, after: int = 0, limit: Annotated[int, Query(ge=
 
 @router.get("/v1/jobs/{job}/metrics")
 def metrics(
-    job: str, back: Back, name: str | None = None, after: int = -1, limit: Annotated[int, Query(ge=1, le=100000)] = 10000
+    job: str,
+    back: Back,
+    name: str | None = None,
+    after: int = -1,
+    limit: Annotated[int, Query(ge=1, le=100000)] = 10000,
 ) -> Rows:
     """Metric points above a step."""
     rows = back.queries.metrics(job, name, after, limit)

@@ -1,4 +1,7 @@
-"""Which process of the service shall this one be? (`python -m service supervisor|controller|api --home FOLDER`)"""
+"""Which process of the service shall this one be?
+
+Called as `python -m service supervisor|controller|api --home FOLDER`.
+"""
 
 import argparse
 import sys

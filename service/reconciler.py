@@ -1,4 +1,4 @@
-"""What happens in one turn of the loop: observe, decide, commit, perform, for each job that has a reason to be looked at?
+"""What happens in one turn of the loop: observe, decide, commit, perform, for each job with a reason to be looked at?
 
 Commit, then act, from the committed row. Every effect is idempotent, so a crash anywhere only repeats. It must not
 decide (control does), speak SQL (store does) or Ray (cluster does).
@@ -53,7 +53,7 @@ class _Memory:
     shown: dict[str, tuple[RankRow, ...]] = field(default_factory=dict)
     look: dict[str, datetime] = field(default_factory=dict)
     again: set[str] = field(default_factory=set)
-    nodes: Capacity = Capacity()
+    nodes: Capacity | None = None
     nodes_due: datetime | None = None
     orphans_due: datetime | None = None
 
@@ -205,13 +205,15 @@ class Reconciler:
             last = batch.last
 
     def _retain(self, snapshot: Snapshot, now: datetime) -> None:
-        """Delete the oldest checkpoints beyond `keep`: row first, files second, and never without a verified newer one."""
+        """Delete the oldest checkpoints beyond `keep`: row first, files second, never without a verified newer one."""
         job, keep = snapshot.job, snapshot.job.spec.checkpoint.keep
         stored = self._stores.bulk.checkpoints(job.id)
         old, kept = stored[:-keep], stored[-keep:]
         if not old:
             return
-        entries = {item.number: item for item in read_lineage(self._stores.storage, job.id) if isinstance(item, Checkpoint)}
+        entries = {
+            item.number: item for item in read_lineage(self._stores.storage, job.id) if isinstance(item, Checkpoint)
+        }
         whole = [number for number, _ in kept
                  if number in entries and why_broken(self._stores.storage, entries[number]) is None]  # fmt: skip
         if not whole:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-
 ROLES = ("user", "operator")
 
 

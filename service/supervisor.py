@@ -148,7 +148,7 @@ def _start(service: Service, settings: Settings) -> subprocess.Popen[bytes]:
 
 
 def service_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of every service process: Ray on loopback, with its token, and quick to see a dead node."""
+    """Return the environment of every service process: Ray on loopback, with its token, quick to see a dead node."""
     root = str(Path(__file__).resolve().parent.parent)
     health = {"initial_delay_ms": "0", "period_ms": "500", "timeout_ms": "500", "failure_threshold": "3"}
     return os.environ | {

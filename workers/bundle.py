@@ -73,7 +73,9 @@ def check_program(data: bytes, program: str) -> None:
         names = set(archive.namelist())
         name = next((name for name in (f"{stem}.py", f"{stem}/__init__.py") if name in names), None)
         if name is None:
-            raise BundleError(f"the bundle has no module {module!r} ({stem}.py); its files: {', '.join(sorted(names)[:8])}")
+            raise BundleError(
+                f"the bundle has no module {module!r} ({stem}.py); its files: {', '.join(sorted(names)[:8])}"
+            )
         source = archive.read(name)
     try:
         tree = ast.parse(source)
@@ -84,7 +86,7 @@ def check_program(data: bytes, program: str) -> None:
 
 
 def unpack(storage: Storage, digest: str, target: Path) -> Path:
-    """Unpack a stored bundle into `target` (once), verified by its digest. BundleError when it is not there or not it."""
+    """Unpack a stored bundle into `target` (once), verified by its digest. BundleError: it is missing or changed."""
     if target.is_dir():
         return target
     data = storage.read(key(digest))

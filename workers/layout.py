@@ -6,6 +6,7 @@ know the tree or the network.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -84,7 +85,7 @@ def slices(size: int, ranks: int) -> tuple[tuple[int, int], ...]:
     """Cut [0, size) into one stretch per rank, on 64-byte borders; the bits do not depend on the cuts."""
     lines = -(-size // LINE)
     borders = [min(size, (lines * rank // ranks) * LINE) for rank in range(ranks)] + [size]
-    return tuple(zip(borders, borders[1:], strict=False))
+    return tuple(pairwise(borders))
 
 
 Divisors = Mapping[Kind, float]

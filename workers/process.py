@@ -33,7 +33,7 @@ def environment(outer: Mapping[str, str], mark: str) -> dict[str, str]:
     """Return the environment of a rank: the allowed part of `outer`, quiet logs, and the host's mark."""
     kept = {name: outer[name] for name in ALLOWED if name in outer}
     root = str(Path(__file__).resolve().parent.parent)
-    fixed = {"GLOG_v": "3", "PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1",
+    fixed = {"GLOG_v": "3", "PYTHONPATH": root, "PYTHONUNBUFFERED": "1",
              "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # fmt: skip
     return kept | fixed | {MARK: mark}
 

@@ -23,7 +23,8 @@ BufferKind = Literal["mean", "sum", "max"]
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """How a job is evaluated: `sums(outputs, *labels)`, traced with the network in evaluation mode, returns one scalar
-    sum per name, over a batch; reported is each sum divided by the number of samples."""
+    sum per name, over a batch; reported is each sum divided by the number of samples.
+    """
 
     dataset: Any
     names: tuple[str, ...]
@@ -35,7 +36,8 @@ class Program:
     """What trains. `optimizer` is given the trainable parameters. A scalar `loss(outputs, labels)` is its shard's mean;
     a (sum, weight) is used as given; without a loss the network returns it. `transform(item, rng)` sees one sample,
     `on_gradients(gradients)` the reduced gradients inside the optimizer's graph. `buffers` names how each non-trainable
-    parameter that a forward pass changes is reduced (batch normalisation is declared already)."""
+    parameter that a forward pass changes is reduced (batch normalisation is declared already).
+    """
 
     network: Any
     optimizer: Callable[[Sequence[Any]], Any]

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from workers.bundle import unpack
-from workers.desk import read_frame, send_frame, unpack as unpack_frame
+from workers.desk import read_frame, send_frame
+from workers.desk import unpack as unpack_frame
 from workers.errors import WorkerError
 from workers.outbox import Outbox
 from workers.process import MARK, RankProcess, spawn, sweep

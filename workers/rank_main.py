@@ -14,12 +14,17 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workers.desk import Desk
 from workers.errors import PeerLost, ProgramError, StepAborted, WorkerError
 from workers.phases import PhasePage
-from workers.protocol import Failure, Lost, Plan, Work, encode
+from workers.protocol import Failure, Lost, Plan, Work
 from workers.storage import open_storage
+
+if TYPE_CHECKING:
+    from workers.collectives.links import Listener
+    from workers.session import Session
 
 PR_SET_PDEATHSIG = 1
 
@@ -73,7 +78,7 @@ def run(desk: Desk, work: Work) -> None:
     desk.say(state="stopped")
 
 
-def _one_generation(session, plan: Plan, listener, desk: Desk) -> bool:  # type: ignore[no-untyped-def]
+def _one_generation(session: "Session", plan: Plan, listener: "Listener", desk: Desk) -> bool:
     """Train in one generation; say whether this rank is done for good."""
     member = plan.member(session.work.host)
     if member is None:
@@ -81,7 +86,7 @@ def _one_generation(session, plan: Plan, listener, desk: Desk) -> bool:  # type:
         return True
     desk.say(state="forming")
     try:
-        return bool(session.live(plan, member.rank, listener))
+        return session.live(plan, member.rank, listener)
     except (PeerLost, StepAborted) as error:
         lost = error.rank if isinstance(error, PeerLost) else member.rank
         desk.say(state="parked", generation=plan.generation, lost=Lost((lost,), str(error)))
@@ -127,6 +132,3 @@ if __name__ == "__main__":
     sys.stderr.flush()
     # MindSpore's and the user's threads must not hold back an end that has been reported.
     os._exit(code)
-
-
-__all__ = ["encode", "main", "run"]

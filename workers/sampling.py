@@ -5,6 +5,7 @@ Pure: arithmetic on a seed. It must not know datasets, ranks or devices.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,4 +73,4 @@ def deal(shards: int, ranks: int) -> tuple[tuple[int, int], ...]:
     """Deal `shards` to `ranks` as contiguous ranges [begin, end), the larger ones first."""
     small, extra = divmod(shards, ranks)
     borders = [rank * small + min(rank, extra) for rank in range(ranks + 1)]
-    return tuple(zip(borders, borders[1:], strict=False))
+    return tuple(pairwise(borders))

@@ -7,7 +7,6 @@ state as after the last applied step. It must not import mindspore or decide mem
 import math
 import time
 from dataclasses import dataclass
-from datetime import timedelta
 
 import msgspec
 
@@ -15,7 +14,7 @@ from workers.checkpoint import Save, Saver, load_newest
 from workers.collectives.port import Group, Parcel
 from workers.collectives.tree import TreeReduce, raw
 from workers.desk import Desk
-from workers.errors import DivergenceError, LossNotFinite, PeerLost
+from workers.errors import DivergenceError, LossNotFinite
 from workers.evaluation import evaluate
 from workers.phases import Phase, PhasePage
 from workers.protocol import Header, Plan, Record, Restored, Result, ShardRecord, Work, encode
@@ -24,8 +23,6 @@ from workers.regroup import GoOn, LeaveFor, StopHere, Verdict, after_step, commi
 from workers.state import Array, State
 from workers.step import Step
 from workers.storage import Storage
-
-FORM_LIMIT = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +210,9 @@ class Trainer:
         save = bool(records) and records[0].shard == 0 and self._seconds_due()
         save = save or (bool(records) and self.desk.take_save(generation))
         stop = self.desk.stop_asked(generation)
-        return Header(self.state.step, self.state.step, max(generation, self.desk.newest_plan()), stop, save, b"", records)
+        return Header(
+            self.state.step, self.state.step, max(generation, self.desk.newest_plan()), stop, save, b"", records
+        )
 
     def _seconds_due(self) -> bool:
         every = self.work.checkpoint.every_seconds
@@ -332,6 +331,3 @@ def _refuse_not_finite(index: int, records: tuple[ShardRecord, ...]) -> None:
     for record in records:
         if not math.isfinite(record.loss):
             raise LossNotFinite(f"the loss of shard {record.shard} is {record.loss} in step {index + 1}")
-
-
-__all__ = ["Finished", "Left", "Outcome", "PeerLost", "Stopped", "Trainer"]

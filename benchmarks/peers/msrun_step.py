@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import mindspore as ms
@@ -38,7 +39,7 @@ def parse_options() -> argparse.Namespace:
 def mlp() -> nn.Cell:
     """A multilayer perceptron of about five million parameters."""
     layers: list[nn.Cell] = []
-    for width, following in zip(MLP_WIDTHS, MLP_WIDTHS[1:], strict=False):
+    for width, following in pairwise(MLP_WIDTHS):
         layers += [nn.Dense(width, following), nn.ReLU()]
     return nn.SequentialCell(*layers, nn.Dense(MLP_WIDTHS[-1], CLASSES))
 

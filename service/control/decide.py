@@ -91,7 +91,9 @@ def decide(snapshot: Snapshot, offer: Offer, seen: Seen, now: datetime, secret: 
 def _waiting(draft: _Draft, offer: Offer, secret: Callable[[], str]) -> None:
     job = draft.job
     if draft.seen.result is not None:
-        draft.move(Phase.SUCCEEDED, "the ranks left their end record while nobody watched", **_result(draft.seen.result))
+        draft.move(
+            Phase.SUCCEEDED, "the ranks left their end record while nobody watched", **_result(draft.seen.result)
+        )
     elif job.desired_run == "cancel":
         draft.move(Phase.CANCELLED, "cancelled before it ran on")
     elif job.not_before is not None and draft.now < job.not_before:
@@ -262,9 +264,7 @@ def _fail(draft: _Draft, cause: Cause) -> None:
         _drain(draft, Phase.WAITING, cause.kind, reason, cause, not_before=draft.now + wait)
 
 
-def _drain(
-    draft: _Draft, ending: Phase, outcome: str, reason: str, cause: Cause | None = None, **changes: Any
-) -> None:
+def _drain(draft: _Draft, ending: Phase, outcome: str, reason: str, cause: Cause | None = None, **changes: Any) -> None:
     """End the generation, doom its hosts, and leave the phase `ending` for when they are gone."""
     seconds = dict(draft.live.seconds)
     draft.generation = replace(
@@ -307,7 +307,12 @@ def _rescale(draft: _Draft, offer: Offer) -> None:
 def _await_stop(draft: _Draft, reports: list[RankReport] | None) -> None:
     if reports is not None and all(report.state == "stopped" for report in reports):
         count = len(draft.live.hosts)
-        _drain(draft, Phase.WAITING, "RESCALE", f"rescale from {count} to {draft.job.target} ranks at step {draft.job.step}")
+        _drain(
+            draft,
+            Phase.WAITING,
+            "RESCALE",
+            f"rescale from {count} to {draft.job.target} ranks at step {draft.job.step}",
+        )
         return
     assert draft.live.stopping_since is not None
     deadline = draft.live.stopping_since + timedelta(seconds=draft.job.spec.limits.stop)

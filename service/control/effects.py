@@ -88,8 +88,8 @@ def work_of(job: Job, number: int, storage: str) -> Work:
     spec = job.spec
     cadence = Cadence(spec.checkpoint.every_steps, spec.checkpoint.every_seconds)
     return Work(
-        job.id, number, spec.bundle, spec.program, spec.params, spec.seed, spec.shard_count, spec.shard_batch, spec.steps,
-        spec.epochs, spec.threads, cadence, spec.evaluate_every, spec.pace_ms / 1000, storage, "",
+        job.id, number, spec.bundle, spec.program, spec.params, spec.seed, spec.shard_count, spec.shard_batch,
+        spec.steps, spec.epochs, spec.threads, cadence, spec.evaluate_every, spec.pace_ms / 1000, storage, "",
     )  # fmt: skip
 
 

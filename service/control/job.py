@@ -71,7 +71,8 @@ class Host:
 @dataclass(frozen=True, slots=True)
 class Generation:
     """One fixed membership. `seal`: the lineage number before which its start is looked for; `addresses`: of the ranks,
-    once all are ready; `outcome`: why it ended; `cause_*`: of a failure."""
+    once all are ready; `outcome`: why it ended; `cause_*`: of a failure.
+    """
 
     number: int
     state: GenerationState

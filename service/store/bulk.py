@@ -59,7 +59,13 @@ class BulkStore:
                     events.append(Event("DIVERGENCE", f"{text}, but {value!r} was stored"))
             if fresh:
                 rows = [
-                    {"job": job, "name": item.name, "step": item.step, "value": item.value, "generation": item.generation}
+                    {
+                        "job": job,
+                        "name": item.name,
+                        "step": item.step,
+                        "value": item.value,
+                        "generation": item.generation,
+                    }
                     for item in fresh.values()
                 ]
                 connection.execute(sa.insert(t.points), rows)

@@ -54,7 +54,7 @@ class JobStore:
         self.term = term
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return (version, desired version) of every job that is not at its end; cheap, asked several times a second."""
+        """Return (version, desired version) of every job not at its end; cheap, asked several times a second."""
         wanted = sa.select(t.jobs.c.id, t.jobs.c.version, t.jobs.c.desired_version).where(
             t.jobs.c.phase.not_in([phase.value for phase in TERMINAL])
         ).order_by(t.jobs.c.created)  # fmt: skip
@@ -69,7 +69,11 @@ class JobStore:
     def commit(self, before: Versioned, decision: Decision, now: datetime) -> Versioned:
         """Write a decision in one transaction; an unchanged one writes nothing. Fenced when the row moved on."""
         old = before.snapshot
-        if (decision.job, decision.generation, decision.hosts) == (old.job, old.generation, old.hosts) and not decision.events:
+        if (decision.job, decision.generation, decision.hosts) == (
+            old.job,
+            old.generation,
+            old.hosts,
+        ) and not decision.events:
             return before
         job = decision.job.id
         with writing(self._engine) as connection:

@@ -34,7 +34,9 @@ def _one_of(column: str, values: type[Phase] | type[GenerationState] | type[Host
     return CheckConstraint(f"{column} IN ({listed})", name=f"{column}_known")
 
 
-metadata = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_name)s", "ck": "ck_%(table_name)s_%(constraint_name)s"})
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_name)s", "ck": "ck_%(table_name)s_%(constraint_name)s"}
+)
 
 jobs = Table(
     "jobs", metadata,

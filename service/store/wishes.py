@@ -31,7 +31,9 @@ class WishStore:
                     metrics={}, probe={}, numeric_class={},
                 )
             )  # fmt: skip
-            _event(connection, job, now, "SUBMITTED", f"{spec.name}: {spec.ranks.initial} ranks, {spec.shard_count} shards")
+            _event(
+                connection, job, now, "SUBMITTED", f"{spec.name}: {spec.ranks.initial} ranks, {spec.shard_count} shards"
+            )
 
     def cancel(self, job: str, now: datetime) -> None:
         """Ask for the job's end; asking again changes nothing. Conflict when it has ended otherwise."""

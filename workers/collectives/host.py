@@ -136,7 +136,7 @@ class HostGroup:
         return [memoryview(frame + parcel.header), *(buffer for buffer in parcel.buffers if len(buffer))]
 
     def _wait_for(self, open_parts: dict[int, list[_Send | _Receive]]) -> None:
-        """Advance all open parts as their sockets allow. A peer that is done is no longer looked at in this exchange."""
+        """Advance all open parts as their sockets allow. A peer that is done is not looked at again in it."""
         for peer, parts in open_parts.items():
             self._selector.register(self._links[peer], _interest(parts), peer)
         try:

@@ -47,7 +47,7 @@ class TreeReduce:
         """Exchange only headers; return all members' in rank order."""
         parcel = Parcel(encode(header))
         peers = [rank for rank in range(self._group.size) if rank != self._group.rank]
-        came = self._group.exchange(dict.fromkeys(peers, parcel), {peer: () for peer in peers})
+        came = self._group.exchange(dict.fromkeys(peers, parcel), dict.fromkeys(peers, ()))
         return self._ordered(header, came)
 
     def collect(self, header: Header, shards: int, mine: Mapping[Node, Floats]) -> Totals:
@@ -65,9 +65,7 @@ class TreeReduce:
         weight = tree_sum([record.weight for record in records])
         return Totals(headers, weight, tree_sum([float(record.samples) for record in records]))
 
-    def finish(
-        self, header: Header, shards: int, mine: Mapping[Node, Floats], totals: Totals, result: Floats
-    ) -> None:
+    def finish(self, header: Header, shards: int, mine: Mapping[Node, Floats], totals: Totals, result: Floats) -> None:
         """Add the own slice in tree order into `result`, then gather all slices (second exchange)."""
         begin, end = self._slices[self._group.rank]
         parts = {node: flat[begin:end] for node, flat in mine.items()}
