@@ -101,8 +101,8 @@ def submit(spec: JobSpec, back: Back, response: Response, dry_run: bool = False)
     try:
         bundle.check_program(data, spec.program)
     except bundle.BundleError as error:
-        problem = [{"field": "program", "value": spec.program, "problem": str(error)}]
-        raise Problem(422, f"program is {spec.program!r}: {error}", problem) from error
+        refused = {"field": "program", "value": spec.program, "problem": str(error)}
+        raise Problem(422, f"program is {spec.program!r}: {error}", [refused]) from error
     if dry_run:
         response.status_code = 200
         return Submitted(id=None, spec=spec)

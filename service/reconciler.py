@@ -105,7 +105,7 @@ class Reconciler:
     def _forget(self, job: str) -> None:
         memory = self._memory
         for part in (memory.known, memory.offers, memory.seals, memory.shown, memory.look):
-            part.pop(job, None)  # type: ignore[attr-defined]
+            part.pop(job, None)
         self._cluster.forget(job)
 
     def _claims(self, now: datetime) -> list[Claim]:
@@ -160,7 +160,7 @@ class Reconciler:
         for number in wanted:
             match hosts.get(number, Unknown()):
                 case Reporting(report):
-                    may_be_over |= report.rank.result is not None
+                    may_be_over |= report.rank.result is not None or report.exit is not None
                 case Dead() | Unknown():
                     may_be_over = True
                 case _:

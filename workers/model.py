@@ -139,7 +139,7 @@ class Model:
             raise ProgramError(f"optimizer(parameters) returned {type(self.optimizer).__name__}, not an nn.Optimizer")
         self.layout: Layout = lay_out(
             [(item.name, "gradient", tuple(item.shape)) for item in self.weights]
-            + [(item.parameter.name, item.kind, tuple(item.parameter.shape)) for item in self.buffers]  # type: ignore[misc]
+            + [(item.parameter.name, item.kind, tuple(item.parameter.shape)) for item in self.buffers]
         )
         self.slots = {slot.name: slot for slot in self.layout.slots}
         self.reduced = self.layout.empty()

@@ -15,7 +15,7 @@ from workers.feed import Feed
 from workers.model import Model, versions
 from workers.phases import PhasePage
 from workers.sampling import Sampling
-from workers.state import State, sha256_of
+from workers.state import Array, State, sha256_of
 from workers.step import Step
 
 FLAGS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_tile", "asimd", "sve")
@@ -61,7 +61,7 @@ def _one_shard(step: Step, phases: PhasePage) -> str:
     return total.hexdigest()
 
 
-def _refuse_undeclared(model: Model, before: dict[str, np.ndarray]) -> None:
+def _refuse_undeclared(model: Model, before: dict[str, Array]) -> None:
     model.bind()
     changed = [name for name, value in before.items() if not np.array_equal(value, model.views[name], equal_nan=True)]
     if changed:

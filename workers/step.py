@@ -87,7 +87,7 @@ class Step:
     def apply(self) -> None:
         """Write the reduced buffers and run the optimizer on the reduced gradients."""
         for kind in ("mean", "sum", "max"):
-            for slot in self.model.layout.of(kind):  # type: ignore[arg-type]
+            for slot in self.model.layout.of(kind):
                 view, value = self.model.views[slot.name], slot.view(self.model.reduced)
                 view[...] = view + value if kind == "sum" else value
         self.model.apply()

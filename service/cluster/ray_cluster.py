@@ -42,7 +42,7 @@ STALE = timedelta(seconds=10)
 log = structlog.get_logger()
 
 
-@ray.remote(num_cpus=0, max_retries=0)
+@ray.remote(num_cpus=0, max_retries=0)  # type: ignore[untyped-decorator]
 def _clear(mark: str, folder: str) -> bool:
     return clear(mark, Path(folder))
 

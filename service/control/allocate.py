@@ -41,9 +41,9 @@ def allocate(claims: Iterable[Claim], capacity: Capacity) -> dict[str, Offer]:
         wanted = claim.resources.wanted()
         text = _in_words(claim, free, capacity)
         placed: list[str] = []
-        while len(placed) < claim.most and (node := _roomiest(free, wanted)) is not None:
-            _take(free[node], wanted)
-            placed.append(node)
+        while len(placed) < claim.most and (roomiest := _roomiest(free, wanted)) is not None:
+            _take(free[roomiest], wanted)
+            placed.append(roomiest)
         offers[claim.job] = Offer(tuple(placed), text)
     return offers
 

@@ -21,7 +21,7 @@ CHUNK = 1 << 16
 
 def raw(flat: Floats) -> memoryview:
     """Return the bytes of a contiguous array without a copy."""
-    return memoryview(flat).cast("B") if flat.size else memoryview(b"")
+    return memoryview(flat.data).cast("B") if flat.size else memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
