@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+import msgspec
 import structlog
 
 from service.cluster.names import HostName
@@ -20,7 +21,8 @@ from service.control.observation import Capacity, Dead, Reporting, SealSeen, See
 from service.errors import Deposed, Fenced
 from service.store.bulk import BulkStore
 from service.store.jobs import JobStore, RankRow, Versioned
-from workers.lineage import Checkpoint, read_lineage, read_result, retire, seal, why_broken
+from workers.lineage import Checkpoint, counting, read_lineage, read_result, retire, seal, why_broken
+from workers.protocol import Record
 from workers.sampling import deal
 from workers.storage import FolderStorage
 
@@ -131,6 +133,8 @@ class Reconciler:
         before = memory.known[job]
         seen = self._see(before.snapshot)
         decision = decide(before.snapshot, memory.offers[job], seen, now, self._secret)
+        if before.snapshot.job.phase is Phase.DRAINING and decision.job.phase is not Phase.DRAINING:
+            self._take_from_checkpoints(before.snapshot, now)
         after = self._stores.jobs.commit(before, decision, now)
         memory.known[job] = after
         if after is not before:
@@ -203,6 +207,16 @@ class Reconciler:
             if any(record.kind == "checkpoint" for record in batch.records):
                 self._retain(snapshot, now)
             last = batch.last
+
+    def _take_from_checkpoints(self, snapshot: Snapshot, now: datetime) -> None:
+        """Take over what the checkpoints carry: a host that was lost took its last records with it."""
+        job = snapshot.job
+        for entry in counting(read_lineage(self._stores.storage, job.id)):
+            if isinstance(entry, Checkpoint):
+                carried = msgspec.convert(entry.manifest["head"].get("records", []), tuple[Record, ...])
+                published = Record("checkpoint", entry.generation, entry.step, "", float(entry.number))
+                events = self._stores.bulk.keep(job.id, (*carried, published), now)
+                self._stores.jobs.add_events(job.id, job.generation, events, now)
 
     def _retain(self, snapshot: Snapshot, now: datetime) -> None:
         """Delete the oldest checkpoints beyond `keep`: row first, files second, never without a verified newer one."""

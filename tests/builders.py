@@ -56,7 +56,9 @@ def host(number: int, generation: int = 1, node: str = "a") -> Host:
     return Host(number, generation, node)
 
 
-def report(number: int, state: str = "training", *, told: int = 1, end: Exit | None = None, **changes: Any) -> Reporting:
+def report(
+    number: int, state: str = "training", *, told: int = 1, end: Exit | None = None, **changes: Any
+) -> Reporting:
     """What a host says whose rank is in `state` of generation `told`."""
     values: dict[str, Any] = {
         "state": state, "generation": told, "address": f"127.0.0.1:{1000 + number}", "pid": 100 + number,
@@ -71,7 +73,9 @@ def killed(number: int, signal: int = 9, **changes: Any) -> Reporting:
     return report(number, end=Exit(None, signal, False, ""), **changes)
 
 
-def failed(number: int, kind: str = "user", summary: str = "it broke", step: int = 3, trace: str = "trace") -> Reporting:
+def failed(
+    number: int, kind: str = "user", summary: str = "it broke", step: int = 3, trace: str = "trace"
+) -> Reporting:
     """What a host says whose rank reported a failure."""
     return report(number, "failed", failure=Failure(kind, summary, trace, step))
 

@@ -37,7 +37,7 @@ class FolderStorage:
     """A Storage in a folder (local or NFS): published by link(2), since a rename would replace."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._root = root.resolve()
 
     def put(self, key: str, data: bytes) -> bool:
         """See Storage.put."""
@@ -93,7 +93,7 @@ class FolderStorage:
 
     def _path(self, key: str) -> Path:
         path = (self._root / key).resolve()
-        if not path.is_relative_to(self._root.resolve()):
+        if not path.is_relative_to(self._root):
             raise StorageError(f"key {key!r} leaves the storage")
         return path
 

@@ -63,6 +63,9 @@ class Trainer:
         self.steps_total = work.steps or (work.epochs or 1) * step.sampling.steps_per_epoch
         self._saver = Saver(storage, self._published)
         self._pending: list[tuple[int, Record]] = []
+        # What a checkpoint carries, so that a host lost with its outbox leaves no gap: the records since the last save.
+        self._unsaved: list[Record] = []
+        self._in_save: list[Record] = []
         self._saved_at = time.monotonic()
         self._saved_step = -1
         self._restored = False
@@ -114,6 +117,8 @@ class Trainer:
         """Drop what belongs to the generation just left."""
         self._saver.give_up()
         self._saved_step = -1
+        self._unsaved = self._in_save + self._unsaved
+        self._in_save = []
 
     def _one_step(self, plan: Plan, group: Group, tree: TreeReduce, shards: tuple[int, int]) -> Verdict:
         began = time.perf_counter()
@@ -160,6 +165,7 @@ class Trainer:
         """Keep a record until its step is committed."""
         record = Record(kind, plan.generation, self.state.step, name, value)
         self._pending.append((self.state.step, record))
+        self._unsaved.append(record)
 
     def _commit(self, headers: tuple[Header, ...], plan: Plan) -> None:
         """All members have applied this many steps: say so, and release the records of those steps."""
@@ -234,7 +240,9 @@ class Trainer:
             "evaluation": self._evaluation,
             "sampling": self._sampling(),
             "class": self.numeric_class,
+            "records": msgspec.to_builtins(self._unsaved),
         }
+        self._in_save, self._unsaved = self._unsaved, []
         save = Save(self.work.job, self.state.step, plan.generation, group.rank, group.size, head)
         self._saver.begin(save, self.state.arrays)
         self._saved_at, self._saved_step = time.monotonic(), self.state.step

@@ -26,24 +26,35 @@ class BulkStore:
         t.bulk_metadata.create_all(bulk)
 
     def take(self, job: str, host: int, last: int, records: Sequence[Record], now: datetime) -> list[Event]:
-        """Store the records of a host up to number `last`; return divergences as events."""
-        metrics = [record for record in records if record.kind == "metric"]
-        events = self._put_points(job, metrics)
+        """Store the records of a host up to number `last`, which acknowledges them; return divergences as events."""
+        events = self._put_points(job, records)
         with writing(self._engine) as connection:
-            check_term(connection, self._term)
-            for record in records:
-                match record.kind:
-                    case "epoch":
-                        events += _put_epoch(connection, job, record)
-                    case "checkpoint":
-                        _put_checkpoint(connection, job, record, now)
-                    case _:
-                        pass
+            events += self._put_rows(connection, job, records, now)
             where = (t.ranks.c.job == job, t.ranks.c.host == host)
             connection.execute(sa.update(t.ranks).where(*where).values(drained=last))
         return events
 
-    def _put_points(self, job: str, metrics: Sequence[Record]) -> list[Event]:
+    def keep(self, job: str, records: Sequence[Record], now: datetime) -> list[Event]:
+        """Store records that came with a checkpoint, whoever drained them before; return divergences as events."""
+        events = self._put_points(job, records)
+        with writing(self._engine) as connection:
+            return events + self._put_rows(connection, job, records, now)
+
+    def _put_rows(self, connection: Connection, job: str, records: Sequence[Record], now: datetime) -> list[Event]:
+        check_term(connection, self._term)
+        events: list[Event] = []
+        for record in records:
+            match record.kind:
+                case "epoch":
+                    events += _put_epoch(connection, job, record)
+                case "checkpoint":
+                    _put_checkpoint(connection, job, record, now)
+                case _:
+                    pass
+        return events
+
+    def _put_points(self, job: str, records: Sequence[Record]) -> list[Event]:
+        metrics = [record for record in records if record.kind == "metric"]
         # All ranks report the same point of a step; the first is stored, the others are compared.
         events: list[Event] = []
         fresh: dict[tuple[str, int], Record] = {}

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -39,6 +39,15 @@ from workers.storage import FolderStorage
 MOST_TURNS = 20
 SETTLE = 300
 TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+COMPILED: dict[Any, Any] = {}
+"""Statements compiled once for all the engines of a process."""
+
+
+def connect(path: Path) -> Engine:
+    """A fresh connection to a database file."""
+    return open_engine(f"sqlite:///{path}", "OFF").execution_options(compiled_cache=COMPILED)
 
 
 class Crash(BaseException):
@@ -114,19 +123,19 @@ class Run:
     controller: Controller | None = None
     sleeper: Controller | None = None
     log: list[str] = field(default_factory=list)
+    looked: Any = None
 
     def __post_init__(self) -> None:
         storage = FolderStorage(self.folder / "storage")
         self.world = World(storage, self.random, {"a": 2.0, "b": 2.0})
-        self.engine = open_engine(f"sqlite:///{self.folder / 'muster.db'}", "OFF")
+        self.engine = connect(self.folder / "muster.db")
 
     def clock(self) -> datetime:
         return self.now
 
     def begin(self) -> Controller:
         """Start a controller."""
-        engine = open_engine(f"sqlite:///{self.folder / 'muster.db'}", "OFF")
-        bulk = open_engine(f"sqlite:///{self.folder / 'metrics.db'}", "OFF")
+        engine, bulk = connect(self.folder / "muster.db"), connect(self.folder / "metrics.db")
         term, fuse = new_term(engine, "simulated", self.now), Fuse()
         cluster = FakeCluster(self.world)
         storage = FolderStorage(self.folder / "storage")
@@ -160,10 +169,8 @@ class Run:
         if self.sleeper is None:
             return
         before = self.rows()
-        try:
+        with suppress(Deposed, ClusterAway, Crash):
             self.sleeper.reconciler.turn(frozenset(self.jobs))
-        except (Deposed, ClusterAway, Crash):
-            pass
         if self.rows() != before:
             raise Broken("a deposed controller wrote rows")
         self.sleeper.close()
@@ -184,7 +191,19 @@ class Run:
                 _hold(row["open"] == 1, f"{row['open']} open generations of {row['job']}")
             wanted = sa.select(t.checkpoints).where(t.checkpoints.c.is_deleted.is_(False))
             kept = [(row.job, row.number, row.step) for row in connection.execute(wanted)]
-            generations = list(connection.execute(sa.select(t.generations)).mappings())
+            wanted = sa.select(
+                t.generations.c.job, t.generations.c.number, t.generations.c.seal, t.generations.c.from_step
+            )
+            generations = [dict(row) for row in connection.execute(wanted).mappings()]
+        if (kept, generations) != self.looked:
+            self._check_lineage(kept, generations)
+            self.looked = (kept, generations)
+        trains = [(h.order.work.job, h.plan.generation) for h in self.world.hosts.values()
+                  if h.plan and h.is_well and h.has_tree and h.rank.state == "training"]  # fmt: skip
+        for job in self.jobs:
+            _hold(len({item for item in trains if item[0] == job}) <= 1, f"two generations of {job} train")
+
+    def _check_lineage(self, kept: list[tuple[str, int, int]], generations: list[dict[str, Any]]) -> None:
         for job in self.jobs:
             there = {e.number: e.step for e in read_lineage(self.world.storage, job) if isinstance(e, Checkpoint)}
             for owner, number, step in kept:
@@ -193,11 +212,9 @@ class Run:
             for row in generations:
                 older = [step for owner, number, step in kept if owner == job and number < (row["seal"] or 0)]
                 if row["job"] == job and row["from_step"] is not None and older:
-                    _hold(row["from_step"] >= max(older), f"generation {row['number']} of {job} went below a checkpoint")
-        trains = [(h.order.work.job, h.plan.generation) for h in self.world.hosts.values()
-                  if h.plan and h.is_well and h.has_tree and h.rank.state == "training"]  # fmt: skip
-        for job in self.jobs:
-            _hold(len({item for item in trains if item[0] == job}) <= 1, f"two generations of {job} train")
+                    _hold(
+                        row["from_step"] >= max(older), f"generation {row['number']} of {job} went below a checkpoint"
+                    )
 
     def _check_job(self, row: Any) -> None:
         job, phase = row["id"], row["phase"]
@@ -219,11 +236,13 @@ class Run:
             self.turn()
         else:
             raise Broken(f"no end in sight: {self.phases}")
+        if self.controller is not None:
+            self.controller.fuse.left = None
         for _ in range(3):
             self.world.advance()
             self.now += timedelta(seconds=11)
             self.turn()
-        before = [rows for rows in self.rows()]
+        before = self.rows()
         self.turn()
         _hold(self.rows() == before, "rows were written though nothing changed")
         left = [str(name) for name, host in self.world.hosts.items() if host.has_tree]
@@ -232,7 +251,7 @@ class Run:
 
     def check_points(self) -> None:
         """A job that succeeded has each point of its metric, once, and no divergence."""
-        bulk = open_engine(f"sqlite:///{self.folder / 'metrics.db'}", "OFF")
+        bulk = connect(self.folder / "metrics.db")
         with reading(bulk) as connection:
             points = [(row.job, row.step) for row in connection.execute(sa.select(t.points))]
         bulk.dispose()
@@ -250,7 +269,7 @@ def _hold(is_true: bool, text: str) -> None:
         raise Broken(text)
 
 
-def happenings(run: Run) -> list[tuple[float, str, Callable[[], None]]]:
+def happenings(run: Run) -> list[tuple[float, str, Callable[[], None]]]:  # noqa: C901 - one small act after another
     """What may happen between two turns, with weights."""
     random, world, wishes = run.random, run.world, WishStore(run.engine)
 
@@ -264,13 +283,11 @@ def happenings(run: Run) -> list[tuple[float, str, Callable[[], None]]]:
 
     def wish(kind: str) -> None:
         job = random.choice(run.jobs)
-        try:
+        with suppress(Conflict):
             if kind == "cancel":
                 wishes.cancel(job, run.now)
             else:
                 wishes.scale(job, random.choice((1, 2, 3, None)), run.now)
-        except Conflict:
-            pass
 
     def strike(act: Callable[[Any], None]) -> None:
         if world.hosts:

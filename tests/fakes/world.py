@@ -10,6 +10,8 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
+import msgspec
+
 from service.cluster.names import HostName
 from service.cluster.port import Order
 from service.control.observation import Capacity, Dead, HostSeen, Node, Reporting, Starting
@@ -49,6 +51,7 @@ class FakeHost:
     is_dead: bool = False
     has_tree: bool = True
     outbox: Outbox = field(default_factory=Outbox)
+    unsaved: list[Record] = field(default_factory=list)
 
     def say(self, **changes: Any) -> None:
         """Change the rank's report."""
@@ -177,8 +180,10 @@ class World:
 
     def _commit(self, plan: Plan, group: list[FakeHost], step: int) -> None:
         self.done.setdefault((plan.job, step), set()).add(plan.generation)
+        point = Record("metric", plan.generation, step, "loss", 1.0 / step)
+        group[0].unsaved.append(point)
         for host in group:
-            host.outbox.add((Record("metric", plan.generation, step, "loss", 1.0 / step),))
+            host.outbox.add((point,))
             host.say(step=step, applied=step, samples=step * 32)
         if step % max(1, group[0].order.work.checkpoint.every_steps) == 0:
             self._save(plan, group)
@@ -186,6 +191,8 @@ class World:
     def _save(self, plan: Plan, group: list[FakeHost]) -> None:
         step = group[0].rank.step
         body = {"kind": "checkpoint", "job": plan.job, "step": step, "generation": plan.generation, "pieces": []}
+        body["head"] = {"records": msgspec.to_builtins(group[0].unsaved)}
+        group[0].unsaved = []
         number = publish(self.storage, plan.job, body)
         group[0].outbox.add((Record("checkpoint", plan.generation, step, "", float(number)),))
 
