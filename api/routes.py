@@ -204,9 +204,9 @@ def nodes(back: Back) -> Rows:
     return Rows(items=back.queries.nodes())
 
 
-def _finite(value: float) -> float | None:
+def _finite(value: float | None) -> float | None:
     """JSON has no NaN; null stands for it."""
-    return value if math.isfinite(value) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _view(row: dict[str, Any]) -> JobView:

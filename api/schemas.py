@@ -55,7 +55,7 @@ class Submitted(Shown):
 class Scale(BaseModel):
     """How many ranks the job shall have; "auto" lets it be its spec's affair again."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     ranks: PositiveInt | Literal["auto"]
 

@@ -294,14 +294,21 @@ def _draining(draft: _Draft) -> None:
 
 
 def _rescale(draft: _Draft, offer: Offer) -> None:
+    """Begin a change of the number of ranks, or say what it waits for."""
     job, count = draft.job, len(draft.live.hosts)
-    room = count + len(offer.nodes)
-    wanted = min(job.target, max(room, count)) if job.target > count else job.target
-    if wanted == count or (job.target > count and room < job.target):
+    missing = job.target - count - len(offer.nodes)
+    if job.target == count:
+        return
+    if missing > 0:
+        reason = f"{count} ranks train; {job.target} wanted: needs {job.target - count} × {offer.text}"
+        # What a spec aims for may wait in silence; what an operator asked for may not.
+        if reason != job.reason and job.desired_ranks is not None:
+            draft.job = replace(job, reason=reason)
+            draft.say("RESCALE", reason)
         return
     draft.generation = replace(draft.live, is_stopping=True, stopping_since=draft.now)
-    draft.job = replace(job, reason=f"saving before the ranks go from {count} to {wanted}")
-    draft.say("RESCALE", f"ranks {count} → {wanted}: saving at the next step, then starting anew")
+    draft.job = replace(job, reason=f"saving before the ranks go from {count} to {job.target}")
+    draft.say("RESCALE", f"ranks {count} → {job.target}: saving at the next step, then starting anew")
 
 
 def _await_stop(draft: _Draft, reports: list[RankReport] | None) -> None:

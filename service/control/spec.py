@@ -18,9 +18,9 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Part(BaseModel):
-    """A part of a spec: unknown fields are refused, values never change."""
+    """A part of a spec: unknown fields are refused, a number is a number and not its text, values never change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Ranks(Part):

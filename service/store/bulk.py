@@ -7,6 +7,7 @@ them; a repeat with another value is a divergence. It must not decide what that 
 import math
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
@@ -57,29 +58,20 @@ class BulkStore:
         metrics = [record for record in records if record.kind == "metric"]
         # All ranks report the same point of a step; the first is stored, the others are compared.
         events: list[Event] = []
-        fresh: dict[tuple[str, int], Record] = {}
         with writing(self._bulk) as connection:
             known = _known(connection, job, metrics)
+            fresh: list[dict[str, Any]] = []
             for record in metrics:
-                key = (record.name, record.step)
-                value = known.get(key, fresh[key].value if key in fresh else None)
-                if value is None:
-                    fresh[key] = record
-                elif value != record.value and not (math.isnan(value) and math.isnan(record.value)):
+                key, value = (record.name, record.step), _stored(record.value)
+                if key not in known:
+                    known[key] = value
+                    names = {"job": job, "name": record.name, "step": record.step}
+                    fresh.append(names | {"value": value, "generation": record.generation})
+                elif known[key] != value:
                     text = f"{record.name} at step {record.step} is {record.value!r} in generation {record.generation}"
-                    events.append(Event("DIVERGENCE", f"{text}, but {value!r} was stored"))
+                    events.append(Event("DIVERGENCE", f"{text}, but {known[key]!r} was stored"))
             if fresh:
-                rows = [
-                    {
-                        "job": job,
-                        "name": item.name,
-                        "step": item.step,
-                        "value": item.value,
-                        "generation": item.generation,
-                    }
-                    for item in fresh.values()
-                ]
-                connection.execute(sa.insert(t.points), rows)
+                connection.execute(sa.insert(t.points), fresh)
         return events
 
     def checkpoints(self, job: str) -> list[tuple[int, int]]:
@@ -97,7 +89,11 @@ class BulkStore:
             connection.execute(sa.update(t.checkpoints).where(*where).values(is_deleted=True))
 
 
-def _known(connection: Connection, job: str, metrics: Sequence[Record]) -> dict[tuple[str, int], float]:
+def _stored(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _known(connection: Connection, job: str, metrics: Sequence[Record]) -> dict[tuple[str, int], float | None]:
     if not metrics:
         return {}
     low, high = min(item.step for item in metrics), max(item.step for item in metrics)

@@ -192,6 +192,6 @@ points = Table(
     Column("job", sa.String(40), primary_key=True),
     Column("name", sa.String(120), primary_key=True),
     Column("step", sa.Integer, primary_key=True, autoincrement=False),
-    Column("value", sa.Double, nullable=False),
+    Column("value", sa.Double),  # NULL is NaN, which SQLite cannot hold
     Column("generation", sa.Integer, nullable=False),
 )  # fmt: skip

@@ -140,8 +140,8 @@ class Run:
         cluster = FakeCluster(self.world)
         storage = FolderStorage(self.folder / "storage")
         stores = Stores(
-            cast(JobStore, fuse.wrap(JobStore(engine, term))), cast(BulkStore, fuse.wrap(BulkStore(engine, bulk, term))),
-            storage, "memory",
+            cast(JobStore, fuse.wrap(JobStore(engine, term))),
+            cast(BulkStore, fuse.wrap(BulkStore(engine, bulk, term))), storage, "memory",
         )  # fmt: skip
         reconciler = Reconciler(stores, cast(Cluster, fuse.wrap(cluster)), self.clock, lambda: "ab" * 32)
         return Controller(engine, bulk, cluster, reconciler, fuse)
