@@ -130,8 +130,9 @@ class LocalRun:
     def end(self) -> None:
         """Leave no process behind."""
         sweep(self.mark)
-        for reader in self._readers:
+        for reader, rank in zip(self._readers, self.ranks, strict=True):
             reader.join()
+            rank.process.channel.close()
 
 
 def _raise_failures(ranks: Sequence[LocalRank]) -> None:

@@ -121,6 +121,7 @@ class RankHost:
         threading.Thread(target=self._tend, args=(process,), name="tender", daemon=True).start()
         self._listen(process)
         ended = process.wait() or Exit(None, None, False, "")
+        process.channel.close()
         self._change(exit=ended)
 
     def _start(self) -> RankProcess:
