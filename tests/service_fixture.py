@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,12 @@ def rank_trees() -> list[psutil.Process]:
     return found
 
 
+def listening(of: Collection[int] | None = None) -> set[tuple[str, int]]:
+    """Every address and port on which something listens, on this machine or of some processes."""
+    found = (item for item in psutil.net_connections("tcp") if item.status == psutil.CONN_LISTEN)
+    return {(str(item.laddr[0]), int(item.laddr[1])) for item in found if item.laddr and (of is None or item.pid in of)}
+
+
 def cli(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the CLI as a user would."""
     environment = os.environ | {"MUSTER_HOME": str(home), "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
@@ -76,6 +83,5 @@ def leftovers(home: Path) -> list[str]:
     left += [str(path) for path in (settings.ray_folder, settings.scratch) if path.exists()]
     left += [str(path) for path in settings.storage.rglob("*.staging")]
     ports = {settings.api_port, int(settings.ray_address.partition(":")[2])}
-    left += [f"port {item.laddr.port}" for item in psutil.net_connections("tcp")
-             if item.status == psutil.CONN_LISTEN and item.laddr.port in ports]  # fmt: skip
+    left += [f"port {port}" for _, port in listening() if port in ports]
     return left

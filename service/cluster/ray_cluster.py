@@ -4,10 +4,9 @@ One listener thread a host keeps its last report; endings run in the background.
 """
 
 import contextlib
-import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -62,8 +61,9 @@ class RayCluster:
         self._nodes: tuple[Node, ...] = ()
         self._addresses: dict[str, str] = {}
         self._heard = 0.0
+        self._threads: list[threading.Thread] = []
         self._watch_once()
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        self._start(self._watch, "watch")
 
     def capacity(self) -> Capacity:
         """See Cluster.capacity."""
@@ -133,8 +133,18 @@ class RayCluster:
     def close(self) -> None:
         """See Cluster.close."""
         self._is_closed.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        # A call that is under way when Ray shuts down ends the process with a segmentation fault.
+        for thread in self._threads:
+            thread.join()
+        self._pool.shutdown(wait=True, cancel_futures=True)
         ray.shutdown()
+
+    def _start(self, target: Callable[..., None], name: str, *args: Any) -> None:
+        thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+        with self._lock:
+            self._threads = [item for item in self._threads if item.is_alive()]
+            thread.start()
+            self._threads.append(thread)
 
     def _watch(self) -> None:
         while not self._is_closed.wait(WATCH):
@@ -160,7 +170,7 @@ class RayCluster:
                 return
             self._handles[name] = handle
         self._sights.see(name, Starting())
-        threading.Thread(target=self._listen, args=(name, handle), name=str(name), daemon=True).start()
+        self._start(self._listen, str(name), name, handle)
 
     def _listen(self, name: HostName, handle: Any) -> None:
         after = 0
@@ -253,9 +263,3 @@ def _is_alive(node: str) -> bool:
 def _own(resources: Mapping[str, float]) -> dict[str, float]:
     """Leave out what Ray invents for each node and for itself."""
     return {name: amount for name, amount in resources.items() if not name.startswith(("node:", "object_store"))}
-
-
-def prepare_environment() -> None:
-    """Set what every process that talks to a Ray of one machine needs before it imports ray."""
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")

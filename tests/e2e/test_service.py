@@ -2,20 +2,25 @@
 
 import os
 import signal
+import time
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from api.client import Client
-from service.settings import load_settings
+from api.client import Client, MusterError
+from service.settings import load_settings, service_mark
+from service.supervisor import SERVICE
 from tests.eventually import eventually
-from tests.service_fixture import DIGITS, TINY, Muster, cli, rank_trees
+from tests.service_fixture import DIGITS, TINY, Muster, cli, listening, rank_trees
 from workers.local import read_spec, run_local
 from workers.phases import Phase, read_phase
+from workers.process import marked
 from workers.sampling import Sampling
-from workers.state import EMPTY, State, ids_digest
+from workers.state import State, ids_digest
 
 pytestmark = [pytest.mark.ray, pytest.mark.mindspore]
 Json = dict[str, Any]
@@ -24,7 +29,11 @@ Json = dict[str, Any]
 def undisturbed(code: Path, tmp_path: Path, **changes: Any) -> Json:
     """What one rank alone makes of the program, without any service."""
     ended = run_local(read_spec(code) | changes, code, 1, tmp_path)
-    return {"weights_sha256": ended.result.weights_sha256, "ledger": ended.result.ledger, "samples": ended.result.samples}
+    return {
+        "weights_sha256": ended.result.weights_sha256,
+        "ledger": ended.result.ledger,
+        "samples": ended.result.samples,
+    }
 
 
 def expected_ledger(sampling: Sampling, steps: int) -> str:
@@ -46,14 +55,12 @@ def kill_in(muster: Muster, job: str, phase: Phase, step: int) -> None:
         now, at = read_phase(page)
         return now is phase and at >= step
 
-    deadline = 120.0
-    _spin(is_there, deadline)
+    spin(is_there, 120.0)
     os.kill(victim["pid"], signal.SIGKILL)
 
 
-def _spin(is_true: Any, limit: float) -> None:
-    import time
-
+def spin(is_true: Callable[[], bool], limit: float) -> None:
+    """Look without a pause: phases last milliseconds."""
     until = time.monotonic() + limit
     while not is_true():
         assert time.monotonic() < until, "the phase was never seen"
@@ -96,10 +103,10 @@ def test_two_kills_and_two_rescales_leave_no_trace(muster: Muster, tmp_path: Pat
     generations = muster.client.rows(job, "generations")
     assert [row["outcome"] for row in generations][:2] == ["RANK_CRASH", "RANK_CRASH"]
     assert {"RESCALE", "FINISHED"} <= {row["outcome"] for row in generations}
-    for crashed, after in zip(generations[:2], generations[1:3], strict=True):
+    for crashed, after in pairwise(generations[:3]):
         assert after["from_step"] % 40 == 0
         assert crashed["ended_step"] - after["from_step"] >= 3
-    for stopped, after in zip(generations, generations[1:], strict=False):
+    for stopped, after in pairwise(generations):
         if stopped["outcome"] == "RESCALE":
             assert after["from_step"] == stopped["ended_step"], "a planned rescale redoes no committed step"
     points = muster.client.rows(job, "metrics", name="loss")
@@ -255,22 +262,12 @@ def test_tokens_are_private_and_ranks_do_not_have_them(muster: Muster) -> None:
 
 
 def test_everything_listens_on_loopback_only(muster: Muster) -> None:
-    import psutil
-
-    from service.settings import service_mark
-    from service.supervisor import SERVICE
-    from workers.process import marked
-
     pids = {process.pid for process in marked(service_mark(muster.home), name=SERVICE)}
     pids |= {process.pid for process in rank_trees()}
-    found = {item.laddr.ip for item in psutil.net_connections("tcp")
-             if item.pid in pids and item.status == psutil.CONN_LISTEN}  # fmt: skip
-    assert found == {"127.0.0.1"}
+    assert {address for address, _ in listening(pids)} == {"127.0.0.1"}
 
 
 def test_a_user_may_watch_but_not_scale(muster: Muster) -> None:
-    from api.client import MusterError
-
     job = muster.submit()
     with Client.of_home(muster.home, "user") as user:
         assert user.job(job)["id"] == job
@@ -278,11 +275,3 @@ def test_a_user_may_watch_but_not_scale(muster: Muster) -> None:
             user.scale(job, 3)
     muster.client.cancel(job)
     muster.client.wait(job, 60)
-
-
-def test_samples_twice_or_never(tmp_path: Path) -> None:
-    """The sampler alone: each sample once an epoch, whatever the number of shards."""
-    sampling = Sampling(101, 4, 8, 3)
-    fed = [int(i) for step in range(sampling.steps_per_epoch) for shard in range(4) for i in sampling.ids(step, shard)]
-    assert sorted(fed) == list(range(101))
-    assert EMPTY == b"\0" * 32
