@@ -4,6 +4,7 @@ Spawn it, pass on commands that are not of an older term, keep its reports and r
 whole tree. Neither Ray nor mindspore here: the cluster room makes an actor of this class.
 """
 
+import contextlib
 import os
 import shutil
 import socket
@@ -45,6 +46,8 @@ def clear(mark: str, folder: Path) -> bool:
     """Kill what carries a host's mark and remove its folder; True once nothing carries it."""
     is_gone = sweep(mark)
     shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()  # the job's folder, once its last host on this node is gone
     return is_gone
 
 

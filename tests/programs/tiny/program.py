@@ -18,29 +18,29 @@ class Network(nn.Cell):
         return self.dense2(self.dropout(ops.relu(self.dense1(x))))
 
 
-class Data:
-    """101 fixed samples, which no batch divides; `fault` names what happens at sample 50."""
+def data():
+    """101 fixed samples, which no batch divides."""
+    random = np.random.default_rng(5)
+    return random.standard_normal((101, 12)).astype(np.float32), random.integers(0, 4, 101).astype(np.int32)
 
-    def __init__(self, fault, folder):
-        random = np.random.default_rng(5)
-        self.x = random.standard_normal((101, 12)).astype(np.float32)
-        self.y = random.integers(0, 4, 101).astype(np.int32)
-        self.fault, self.folder = fault, folder
 
-    def __len__(self):
-        return 101
+def faulty(fault, bad):
+    """A transform that does harm when it sees the sample `bad`."""
 
-    def __getitem__(self, index):
-        x = self.x[index]
-        if index == 50 and self.fault == "raise":
-            raise ValueError("sample 50 is bad")
-        if index == 50 and self.fault == "exit":
-            os._exit(0)
-        if index == 50 and self.fault == "nan":
-            x = x * np.float32("nan")
-        if self.fault == "slow":
+    def transform(item, rng):
+        x, y = item
+        if fault == "slow":
             time.sleep(0.002)
-        return x, self.y[index]
+        elif np.array_equal(x, bad):
+            if fault == "raise":
+                raise ValueError("sample 50 is bad")
+            if fault == "exit":
+                os._exit(0)
+            if fault == "nan":
+                x = x * np.float32(3e38)
+        return x, y
+
+    return transform
 
 
 def loss(logits, labels):
@@ -56,7 +56,8 @@ def build(ctx):
     if fault == "hold":
         # A child that outlives its rank and holds a lock, as a process that keeps a device does.
         os.system(f"setsid sh -c 'exec 9>{ctx.params['lock']}; flock 9; sleep 600' >/dev/null 2>&1 &")
+    samples = data()
     return ctx.Program(
-        network=Network(), loss=loss, dataset=Data(fault, "."),
+        network=Network(), loss=loss, dataset=samples, transform=faulty(fault, samples[0][50]) if fault else None,
         optimizer=lambda parameters: nn.Momentum(parameters, learning_rate=0.05, momentum=0.9),
     )  # fmt: skip
