@@ -16,7 +16,7 @@ from workers.model import Model, versions
 from workers.phases import PhasePage
 from workers.sampling import Sampling
 from workers.state import Array, State, sha256_of
-from workers.step import Step
+from workers.step import Clock, Step
 
 FLAGS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_tile", "asimd", "sve")
 SEEDED_ITEMS = 64
@@ -42,6 +42,8 @@ def probe(step: Step, state: State, phases: PhasePage) -> dict[str, str]:
     _refuse_detached(model)
     result = sha256_of(state.arrays)
     state.write(before)
+    # What the probe computed is no training: seconds and shards are counted from here.
+    step.clock = Clock()
     ids = hashlib.sha256(step.sampling.ids(0, 0).tobytes()).hexdigest()
     return {"initial_weights": initial, "sample_ids": ids, "gradient": gradient, "result": result}
 

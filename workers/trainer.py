@@ -14,7 +14,7 @@ from workers.checkpoint import Save, Saver, load_newest
 from workers.collectives.port import Group, Parcel
 from workers.collectives.tree import TreeReduce, raw
 from workers.desk import Desk
-from workers.errors import DivergenceError, LossNotFinite
+from workers.errors import DivergenceError, LossNotFinite, PeerLost
 from workers.evaluation import evaluate
 from workers.phases import Phase, PhasePage
 from workers.protocol import Header, Plan, Record, Restored, Result, ShardRecord, Work, encode
@@ -134,7 +134,7 @@ class Trainer:
             clock.wait += time.perf_counter() - sent
             self._commit(totals.headers, plan)
             records = _in_order(totals.headers)
-            _refuse_not_finite(index, records)
+            _refuse_not_finite(index, records, plan, group.rank)
             self.phases.enter(Phase.GATHER, index)
             tree.finish(self._header(plan), occupied, mine, totals, self.step.model.reduced)
         finally:
@@ -335,7 +335,12 @@ def _means(records: tuple[ShardRecord, ...], prefix: str = "") -> dict[str, floa
     return means
 
 
-def _refuse_not_finite(index: int, records: tuple[ShardRecord, ...]) -> None:
+def _refuse_not_finite(index: int, records: tuple[ShardRecord, ...], plan: Plan, rank: int) -> None:
+    """End the step when a loss is not finite: the shard's own rank has the fault, for its peers it is lost."""
     for record in records:
         if not math.isfinite(record.loss):
-            raise LossNotFinite(f"the loss of shard {record.shard} is {record.loss} in step {index + 1}")
+            why = f"the loss of shard {record.shard} is {record.loss} in step {index + 1}"
+            owner = next(member.rank for member in plan.members if member.begin <= record.shard < member.end)
+            if owner == rank:
+                raise LossNotFinite(why)
+            raise PeerLost(owner, why)
