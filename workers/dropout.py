@@ -28,8 +28,9 @@ class HashDropout(nn.Cell):  # type: ignore[misc]
         self.golden = Tensor(np.array([GOLDEN]))
         self.mix_1 = Tensor(np.array([MIX_1]))
         self.mix_2 = Tensor(np.array([MIX_2]))
-        self.s16 = Tensor(np.array([16], np.int32))
-        self.s13 = Tensor(np.array([13], np.int32))
+        # Shifts of int32 drag the sign along; the masks make them the logical shifts that the hash needs.
+        self.s16, self.low16 = Tensor(np.array([16], np.int32)), Tensor(np.array([0xFFFF], np.int32))
+        self.s13, self.low19 = Tensor(np.array([13], np.int32)), Tensor(np.array([0x7FFFF], np.int32))
 
     def construct(self, x: Tensor) -> Tensor:
         """Zero a share `p` of the elements of `x` and scale the rest by 1 / (1 - p); the identity outside training."""
@@ -39,9 +40,9 @@ class HashDropout(nn.Cell):  # type: ignore[misc]
         for length in x.shape:
             size = size * length
         h = ops.arange(0, size).astype(ms.int32) * self.golden + self.key
-        h = ops.bitwise_xor(h, ops.bitwise_right_shift(h, self.s16)) * self.mix_1
-        h = ops.bitwise_xor(h, ops.bitwise_right_shift(h, self.s13)) * self.mix_2
-        h = ops.bitwise_xor(h, ops.bitwise_right_shift(h, self.s16))
+        h = ops.bitwise_xor(h, ops.bitwise_and(ops.bitwise_right_shift(h, self.s16), self.low16)) * self.mix_1
+        h = ops.bitwise_xor(h, ops.bitwise_and(ops.bitwise_right_shift(h, self.s13), self.low19)) * self.mix_2
+        h = ops.bitwise_xor(h, ops.bitwise_and(ops.bitwise_right_shift(h, self.s16), self.low16))
         kept = (h >= self.floor).astype(x.dtype).reshape(x.shape)
         return x * kept * self.scale
 
