@@ -70,20 +70,28 @@ def dial(plan: Plan, me: int, peer: int, address: str, deadline: float) -> socke
     while True:
         try:
             sock = socket.create_connection((host, int(port)), timeout=max(0.05, deadline - time.monotonic()))
-            nonce = secrets.token_bytes(NONCE)
-            sock.sendall(HELLO.pack(MAGIC, plan.generation, me, peer) + nonce)
-            theirs = _take(sock, NONCE + DIGEST)
-            if not hmac.compare_digest(theirs[NONCE:], _proof(plan, peer, me, nonce)):
-                raise WireError("the peer does not know this generation's secret")
-            sock.sendall(_proof(plan, me, peer, theirs[:NONCE]))
-            if _take(sock, 1) != b"\1":
-                raise WireError("the peer refused")
-            return _tuned(sock)
+            try:
+                _prove(sock, plan, me, peer)
+                return _tuned(sock)
+            except BaseException:
+                sock.close()
+                raise
         except (OSError, WireError) as error:
             # A peer that has not the plan yet refuses or closes; it is asked again until the deadline.
             if time.monotonic() > deadline:
                 raise PeerLost(peer, f"could not connect to {address}: {error}") from error
             time.sleep(0.01)
+
+
+def _prove(sock: socket.socket, plan: Plan, me: int, peer: int) -> None:
+    nonce = secrets.token_bytes(NONCE)
+    sock.sendall(HELLO.pack(MAGIC, plan.generation, me, peer) + nonce)
+    theirs = _take(sock, NONCE + DIGEST)
+    if not hmac.compare_digest(theirs[NONCE:], _proof(plan, peer, me, nonce)):
+        raise WireError("the peer does not know this generation's secret")
+    sock.sendall(_proof(plan, me, peer, theirs[:NONCE]))
+    if _take(sock, 1) != b"\1":
+        raise WireError("the peer refused")
 
 
 def accept(plan: Plan, me: int, listener: Listener, wait: timedelta) -> tuple[int, socket.socket] | None:
