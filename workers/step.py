@@ -38,9 +38,15 @@ class Clock:
     fetch: float = 0.0
     graph: float = 0.0
     paced: float = 0.0
-    reduce: float = 0.0
+    sum: float = 0.0
+    """Adding the own shards' gradients along the tree."""
+    exchange: float = 0.0
+    """Sending and taking, with waiting for peers, of which `wait` is a part."""
     wait: float = 0.0
+    add: float = 0.0
+    """Adding the ranks' partial sums of the own slice."""
     apply: float = 0.0
+    """The optimizer's graph."""
     whole: float = 0.0
     steps: int = 0
     shards: int = 0
@@ -90,7 +96,9 @@ class Step:
             for slot in self.model.layout.of(kind):
                 view, value = self.model.views[slot.name], slot.view(self.model.reduced)
                 view[...] = view + value if kind == "sum" else value
+        began = time.perf_counter()
         self.model.apply()
+        self.clock.apply += time.perf_counter() - began
 
     def _shard(self, step: int, shard: int, phases: PhasePage) -> tuple[ShardOutput, ShardRecord]:
         phases.enter(Phase.FETCH, step)
@@ -120,6 +128,11 @@ class Step:
         """Push a leaf on the stack of partial sums; the first merge adds it in place, without a copy of its own."""
         leaf = self._leaf(output, record.samples, before)
         self._reset(before)
+        began = time.perf_counter()
+        self._merge_leaf(stack, merges, leaf)
+        self.clock.sum += time.perf_counter() - began
+
+    def _merge_leaf(self, stack: list[Floats], merges: int, leaf: Mapping[str, Array]) -> None:
         if merges == 0:
             flat = self._take()
             for name, value in leaf.items():

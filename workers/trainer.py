@@ -123,15 +123,14 @@ class Trainer:
     def _one_step(self, plan: Plan, group: Group, tree: TreeReduce, shards: tuple[int, int]) -> Verdict:
         began = time.perf_counter()
         index, clock = self.state.step, self.step.clock
+        before = (tree.exchanging, tree.adding, group.waiting)
         computed = self.step.compute(index, shards, self.phases, lambda: None)
         mine = dict(computed.sums)
         try:
             occupied = self.step.sampling.occupied(index)
             header = self._header(plan, computed.records)
             self.phases.enter(Phase.SEND, index)
-            sent = time.perf_counter()
             totals = tree.collect(header, occupied, mine)
-            clock.wait += time.perf_counter() - sent
             self._commit(totals.headers, plan)
             records = _in_order(totals.headers)
             _refuse_not_finite(index, records, plan, group.rank)
@@ -139,14 +138,13 @@ class Trainer:
             tree.finish(self._header(plan), occupied, mine, totals, self.step.model.reduced)
         finally:
             self.step.release(list(mine.values()))
-        reduced = time.perf_counter()
         self.phases.enter(Phase.APPLY, index)
         self._apply(plan, records)
         self.phases.enter(Phase.IDLE, self.state.step)
-        ended = time.perf_counter()
-        clock.reduce += reduced - sent
-        clock.apply += ended - reduced
-        clock.whole += ended - began
+        clock.exchange += tree.exchanging - before[0]
+        clock.add += tree.adding - before[1]
+        clock.wait += group.waiting - before[2]
+        clock.whole += time.perf_counter() - began
         clock.steps += 1
         return after_step(plan.generation, totals.headers)
 

@@ -235,6 +235,10 @@ def _finish(draft: _Draft, result: Mapping[str, Any]) -> None:
     if late and draft.now < due:
         draft.look_at(due)
     else:
+        first = draft.seen.host(draft.live.hosts[0])
+        if isinstance(first, Reporting):
+            clock = {name: value for name, value in first.report.rank.seconds.items() if name.startswith("step_")}
+            draft.generation = replace(draft.live, seconds=draft.live.seconds | clock)
         _drain(draft, Phase.SUCCEEDED, "FINISHED", "all steps are done", **_result(result))
 
 

@@ -96,6 +96,8 @@ class HostGroup:
         self._sequence = 0
         self._links = dict(links)
         self._why: str | None = None
+        self.waiting = 0.0
+        """Seconds in which nothing could be sent or taken: waiting for peers."""
         self._bell, self._ring = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._bell, selectors.EVENT_READ, -1)
@@ -141,7 +143,10 @@ class HostGroup:
             self._selector.register(self._links[peer], _interest(parts), peer)
         try:
             while open_parts:
-                for key, _ in self._selector.select():
+                began = time.perf_counter()
+                ready = self._selector.select()
+                self.waiting += time.perf_counter() - began
+                for key, _ in ready:
                     peer = int(key.data)
                     if peer < 0:
                         raise PeerLost(self.rank, self._why or "aborted")

@@ -29,6 +29,11 @@ class Group(Protocol):
         """How many members the generation has."""
         ...
 
+    @property
+    def waiting(self) -> float:
+        """Seconds in which nothing could be sent or taken, since the group was formed."""
+        ...
+
     def exchange(
         self, outgoing: Mapping[int, Parcel], incoming: Mapping[int, Sequence[memoryview]]
     ) -> dict[int, bytes]:

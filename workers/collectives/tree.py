@@ -5,7 +5,8 @@ order, the slices are gathered back. Only element-wise operations, so the bits d
 know what the values mean.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,12 +43,16 @@ class TreeReduce:
         self._ranges = ranges
         self._slices = slices(layout.size, group.size)
         self._inbox: dict[tuple[int, Node], Floats] = {}
+        self.exchanging = 0.0
+        """Seconds spent in exchanges: sending, taking, and waiting for peers."""
+        self.adding = 0.0
+        """Seconds spent adding along the tree."""
 
     def talk(self, header: Header) -> tuple[Header, ...]:
         """Exchange only headers; return all members' in rank order."""
         parcel = Parcel(encode(header))
         peers = [rank for rank in range(self._group.size) if rank != self._group.rank]
-        came = self._group.exchange(dict.fromkeys(peers, parcel), dict.fromkeys(peers, ()))
+        came = self._exchange(dict.fromkeys(peers, parcel), dict.fromkeys(peers, ()))
         return self._ordered(header, came)
 
     def collect(self, header: Header, shards: int, mine: Mapping[Node, Floats]) -> Totals:
@@ -60,7 +65,7 @@ class TreeReduce:
             low, high = self._slices[peer]
             outgoing[peer] = Parcel(text, [raw(flat[low:high]) for flat in mine.values()])
             incoming[peer] = [raw(self._box(peer, node, end - begin)) for node in cover(shards, *self._ranges[peer])]
-        headers = self._ordered(header, self._group.exchange(outgoing, incoming))
+        headers = self._ordered(header, self._exchange(outgoing, incoming))
         records = sorted((record for each in headers for record in each.shards), key=lambda record: record.shard)
         weight = tree_sum([record.weight for record in records])
         return Totals(headers, weight, tree_sum([float(record.samples) for record in records]))
@@ -72,10 +77,21 @@ class TreeReduce:
         for peer in self._peers():
             for node in cover(shards, *self._ranges[peer]):
                 parts[node] = self._box(peer, node, end - begin)
+        began = time.perf_counter()
         self._add(shards, parts, totals, result)
+        self.adding += time.perf_counter() - began
         parcel = Parcel(encode(header), [raw(result[begin:end])])
         incoming = {peer: [raw(result[slice(*self._slices[peer])])] for peer in self._peers()}
-        self._group.exchange(dict.fromkeys(self._peers(), parcel), incoming)
+        self._exchange(dict.fromkeys(self._peers(), parcel), incoming)
+
+    def _exchange(
+        self, outgoing: Mapping[int, Parcel], incoming: Mapping[int, Sequence[memoryview]]
+    ) -> dict[int, bytes]:
+        began = time.perf_counter()
+        try:
+            return self._group.exchange(outgoing, incoming)
+        finally:
+            self.exchanging += time.perf_counter() - began
 
     def _add(self, shards: int, parts: Mapping[Node, Floats], totals: Totals, result: Floats) -> None:
         base, limit = self._slices[self._group.rank]
