@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.group import HostGroup, Ranges, run_group
-from benchmarks.peers.msrun import run_msrun
+from benchmarks.peers.msrun import run_patiently
 from benchmarks.report import Report, median, options, p95
 from workers.collectives.tree import TreeReduce
 from workers.layout import lay_out
@@ -54,7 +54,7 @@ def mccl(ranks: int, repeats: int) -> dict[str, list[float]]:
     """Seconds of each AllReduce over MCCL, by size."""
     sizes = ",".join(str(size) for size in SIZES.values())
     args = ["--repeats", str(repeats), "--sizes", sizes]
-    found: dict[str, list[float]] = run_msrun(SCRIPT, ranks, args, timedelta(minutes=4))["seconds"]
+    found: dict[str, list[float]] = run_patiently(SCRIPT, ranks, args, timedelta(minutes=2))["seconds"]
     return found
 
 

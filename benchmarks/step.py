@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.group import HostGroup, Ranges, run_group
-from benchmarks.peers.msrun import run_msrun
+from benchmarks.peers.msrun import run_patiently
 from benchmarks.report import Report, median, options
 from benchmarks.service import DIGITS, MLP, Service, running
 
@@ -74,7 +74,7 @@ def served(service: Service, code: Path, ranks: int, **spec: Any) -> Json:
 def msrun(model: str, threads: int, steps: int) -> float:
     """Median step of the plain script."""
     args = ["--model", model, "--steps", str(steps), "--threads", str(threads)]
-    found: float = median(run_msrun(SCRIPT, 2, args, timedelta(minutes=4))["seconds"])
+    found: float = median(run_patiently(SCRIPT, 2, args, timedelta(minutes=2))["seconds"])
     return found
 
 

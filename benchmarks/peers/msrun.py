@@ -104,6 +104,17 @@ def wait_for_report(command: Sequence[str], environment: Mapping[str, str], fold
             end_run(msrun, environment[RUN_MARK])
 
 
+def run_patiently(script: str, ranks: int, args: Sequence[str], timeout: timedelta, tries: int = 3) -> dict[str, Any]:
+    """Run the script, again when it gave no report: MCCL's first AllReduce at times waits for a peer and gives up."""
+    for left in range(tries - 1, -1, -1):
+        try:
+            return run_msrun(script, ranks, args, timeout)
+        except MsrunError:
+            if left == 0:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
 def run_msrun(
     script: str, ranks: int, args: Sequence[str], timeout: timedelta, env: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
