@@ -22,12 +22,15 @@ from service.errors import Deposed, Fenced
 from service.store.bulk import BulkStore
 from service.store.jobs import JobStore, RankRow, Versioned
 from workers.lineage import Checkpoint, counting, read_lineage, read_result, retire, seal, why_broken
+from workers.outbox import MOST
 from workers.protocol import Record
 from workers.sampling import deal
 from workers.storage import FolderStorage
 
-NUMBERS_EVERY = timedelta(seconds=0.25)
+NUMBERS_EVERY = timedelta(seconds=0.5)
 """How often the numbers of a training that only goes on are taken over."""
+RECORDS_EVERY = timedelta(seconds=1)
+"""How often each host's records are taken over."""
 ORPHANS_EVERY = timedelta(seconds=10)
 NODES_EVERY = timedelta(seconds=2)
 AFTER_TROUBLE = timedelta(seconds=1)
@@ -54,6 +57,7 @@ class _Memory:
     seals: dict[str, SealSeen] = field(default_factory=dict)
     shown: dict[str, tuple[RankRow, ...]] = field(default_factory=dict)
     look: dict[str, datetime] = field(default_factory=dict)
+    records_due: dict[str, datetime] = field(default_factory=dict)
     again: set[str] = field(default_factory=set)
     nodes: Capacity | None = None
     nodes_due: datetime | None = None
@@ -106,7 +110,7 @@ class Reconciler:
 
     def _forget(self, job: str) -> None:
         memory = self._memory
-        for part in (memory.known, memory.offers, memory.seals, memory.shown, memory.look):
+        for part in (memory.known, memory.offers, memory.seals, memory.shown, memory.look, memory.records_due):
             part.pop(job, None)
         self._cluster.forget(job)
 
@@ -190,6 +194,10 @@ class Reconciler:
                 self._memory.again.add(job)
 
     def _take_records(self, snapshot: Snapshot, seen: Seen, now: datetime) -> None:
+        due = self._memory.records_due.get(snapshot.job.id)
+        if due is not None and now < due:
+            return
+        self._memory.records_due[snapshot.job.id] = now + RECORDS_EVERY
         for host in snapshot.hosts:
             match seen.host(host.number):
                 case Reporting(report) if report.pending > 0:
@@ -201,12 +209,13 @@ class Reconciler:
         """Take over all records of a host: store, then acknowledge by asking after them."""
         job = snapshot.job.id
         last = self._stores.jobs.drained(job).get(number, 0)
-        while (batch := self._cluster.drain(HostName(job, number), last)) is not None and batch.records:
+        is_full = True
+        while is_full and (batch := self._cluster.drain(HostName(job, number), last)) is not None and batch.records:
             events = self._stores.bulk.take(job, number, batch.last, batch.records, now)
             self._stores.jobs.add_events(job, snapshot.job.generation, events, now)
             if any(record.kind == "checkpoint" for record in batch.records):
                 self._retain(snapshot, now)
-            last = batch.last
+            last, is_full = batch.last, len(batch.records) == MOST
 
     def _take_from_checkpoints(self, snapshot: Snapshot, now: datetime) -> None:
         """Take over what the checkpoints carry: a host that was lost took its last records with it."""

@@ -30,7 +30,7 @@ from workers.protocol import (
 )
 
 LENGTH = struct.Struct("!I")
-QUIET = 0.02
+QUIET = 0.1
 """Seconds between two reports that only say that training goes on."""
 
 

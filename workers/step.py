@@ -51,6 +51,10 @@ class Clock:
     steps: int = 0
     shards: int = 0
 
+    def since(self, before: "Clock") -> "Clock":
+        """Return what was spent after `before` was read."""
+        return Clock(*(getattr(self, name) - getattr(before, name) for name in self.__slots__))
+
 
 class Step:
     """Computes and applies steps of one program on this rank."""

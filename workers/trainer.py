@@ -5,8 +5,10 @@ state as after the last applied step. It must not import mindspore or decide mem
 """
 
 import math
+import statistics
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -21,8 +23,11 @@ from workers.protocol import Header, Plan, Record, Restored, Result, ShardRecord
 from workers.reduction import tree_sum
 from workers.regroup import GoOn, LeaveFor, StopHere, Verdict, after_step, committed, start_of
 from workers.state import Array, State
-from workers.step import Step
+from workers.step import Clock, Step
 from workers.storage import Storage
+
+RECENT = 500
+"""Steps whose seconds are kept for their medians."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class Trainer:
         self._saved_step = -1
         self._restored = False
         self._evaluation: dict[str, float] = {}
+        self._recent: deque[Clock] = deque(maxlen=RECENT)
 
     def restore(self, plan: Plan) -> None:
         """Load the plan's checkpoint into a state that has not trained yet."""
@@ -123,7 +129,7 @@ class Trainer:
     def _one_step(self, plan: Plan, group: Group, tree: TreeReduce, shards: tuple[int, int]) -> Verdict:
         began = time.perf_counter()
         index, clock = self.state.step, self.step.clock
-        before = (tree.exchanging, tree.adding, group.waiting)
+        before, then = replace(clock), (tree.exchanging, tree.adding, group.waiting)
         computed = self.step.compute(index, shards, self.phases, lambda: None)
         mine = dict(computed.sums)
         try:
@@ -141,11 +147,12 @@ class Trainer:
         self.phases.enter(Phase.APPLY, index)
         self._apply(plan, records)
         self.phases.enter(Phase.IDLE, self.state.step)
-        clock.exchange += tree.exchanging - before[0]
-        clock.add += tree.adding - before[1]
-        clock.wait += group.waiting - before[2]
+        clock.exchange += tree.exchanging - then[0]
+        clock.add += tree.adding - then[1]
+        clock.wait += group.waiting - then[2]
         clock.whole += time.perf_counter() - began
         clock.steps += 1
+        self._recent.append(clock.since(before))
         return after_step(plan.generation, totals.headers)
 
     def _apply(self, plan: Plan, records: tuple[ShardRecord, ...]) -> None:
@@ -293,10 +300,14 @@ class Trainer:
         self._commit(headers, plan)
 
     def _tell_clock(self) -> None:
-        """Report where the seconds of the steps went; benchmarks read them."""
+        """Report where the seconds of a step went: medians over the newest steps, since some compile a new shape."""
         clock = self.step.clock
-        parts = {f"step_{name}": float(getattr(clock, name)) for name in clock.__slots__}
-        self.desk.say(seconds=self.desk.report.seconds | parts)
+        counts = {"step_steps": float(clock.steps), "step_shards": float(clock.shards)}
+        parts = {
+            f"step_{name}": statistics.median(getattr(item, name) for item in self._recent)
+            for name in clock.__slots__ if self._recent and name not in ("steps", "shards")
+        }  # fmt: skip
+        self.desk.say(seconds=self.desk.report.seconds | counts | parts)
 
     def _finish(self, plan: Plan, group: Group, tree: TreeReduce, shards: tuple[int, int]) -> Finished:
         self._commit(tree.talk(self._header(plan)), plan)

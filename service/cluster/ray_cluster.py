@@ -32,7 +32,7 @@ from service.errors import ClusterAway
 from workers.protocol import Batch, Command, HostReport, Refused, decode, encode
 from workers.rank_host import RankHost, clear, mark_of
 
-LISTEN = 0.25
+LISTEN = 0.5
 """Seconds a report call waits for news; as often the numbers of a training that only goes on come in."""
 PATIENCE = timedelta(seconds=10)
 WATCH = 1.0
