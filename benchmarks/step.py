@@ -63,11 +63,10 @@ def bare(code: Path, shards: int, batch: int, steps: int) -> float:
 
 
 def served(service: Service, code: Path, ranks: int, **spec: Any) -> Json:
-    """Median seconds a step of rank 0 under the service, by part; `over` is what none of the parts accounts for."""
+    """Median seconds a step of rank 0 under the service, by part; `over` is what no part accounts for."""
     job = service.submit(code, ranks={"initial": ranks, "min": ranks, "max": ranks}, **spec)
     seconds = service.finish(job)["seconds"]
-    found: Json = {name: seconds[f"step_{name}"] for name in (*PARTS, "wait", "whole", "fetch")}
-    return found | {"over": found["whole"] - sum(found[name] for name in PARTS)}
+    return {name: seconds[f"step_{name}"] for name in (*PARTS, "wait", "whole", "fetch", "over")}
 
 
 def msrun(model: str, threads: int, steps: int) -> float:

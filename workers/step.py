@@ -51,6 +51,12 @@ class Clock:
     steps: int = 0
     shards: int = 0
 
+    @property
+    def over(self) -> float:
+        """Seconds that no graph, sum, exchange or pace accounts for: what the trainer itself costs."""
+        parts = self.graph + self.paced + self.sum + self.exchange + self.add + self.apply
+        return self.whole - parts
+
     def since(self, before: "Clock") -> "Clock":
         """Return what was spent after `before` was read."""
         return Clock(*(getattr(self, name) - getattr(before, name) for name in self.__slots__))

@@ -305,7 +305,7 @@ class Trainer:
         counts = {"step_steps": float(clock.steps), "step_shards": float(clock.shards)}
         parts = {
             f"step_{name}": statistics.median(getattr(item, name) for item in self._recent)
-            for name in clock.__slots__ if self._recent and name not in ("steps", "shards")
+            for name in (*clock.__slots__, "over") if self._recent and name not in ("steps", "shards")
         }  # fmt: skip
         self.desk.say(seconds=self.desk.report.seconds | counts | parts)
 
