@@ -242,7 +242,8 @@ class FakeCluster:
         name = order.name
         known = self._world.hosts.get(name)
         if known is None or (known.is_dead and name not in self._known):
-            self._world.hosts[name] = FakeHost(order, is_dead=not self._world.alive(order.node))
+            is_there = self._world.alive(order.node)
+            self._world.hosts[name] = FakeHost(order, is_dead=not is_there, has_tree=is_there)
             self._world.launched.append(name)
         self._known.setdefault(name, Starting())
 
