@@ -10,7 +10,7 @@ from service.control.spec import Resources
 from tests.eventually import eventually
 from workers.protocol import Cadence, HostReport, Member, Plan, Restore, Stop, Work
 
-LIMIT = 60.0
+LIMIT = 180.0
 
 
 class Stage(ABC):
