@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.numerics.runs import DIGITS, GPT, ROOT, train
+from tests.numerics.runs import DIGITS, GPT, ROOT, train, train_wrapped
 from workers.checkpoint import load_newest
 from workers.storage import open_storage
 
@@ -20,8 +20,9 @@ def test_plain_mindspore_agrees_over_twenty_steps(tmp_path: Path) -> None:
     script = ROOT / "tests" / "numerics" / "reference.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"GLOG_v": "3"}
     subprocess.run([sys.executable, "-P", str(script), str(target)], check=True, cwd=tmp_path, env=environment)
-    train(DIGITS, 2, tmp_path / "ours", params={"learning_rate": 0.002, "dropout": 0.0}, epochs=None, steps=20)
-    loaded = load_newest(open_storage(str(tmp_path / "ours" / "storage")), "local", 1 << 30)
+    plain = {"dropout": 0.0, "momentum": 0.02}
+    train_wrapped(DIGITS, 2, tmp_path / "ours", wrap=plain, epochs=None, steps=20)
+    loaded = load_newest(open_storage(str(tmp_path / "ours" / "storage")), "local", below=2)
     assert loaded.step == 20
     with np.load(target) as reference:
         assert len(reference.files) == 14

@@ -1,5 +1,6 @@
 """Another program, built in a process to which something was done before: params say what."""
 
+import dataclasses
 import importlib.util
 import random
 import sys
@@ -76,4 +77,7 @@ def build(ctx):
     ms.set_seed(ctx.seed)
     program = inner(ctx.params["path"]).build(ctx)
     abort_at(ctx.params.get("aborts", []))
+    if "momentum" in ctx.params:
+        rate = ctx.params["momentum"]
+        program = dataclasses.replace(program, optimizer=lambda weights: nn.Momentum(weights, rate, 0.9))
     return program
