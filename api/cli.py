@@ -7,7 +7,6 @@ Each command is one call of the SDK and one way to show its answer: a table, or 
 import functools
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,13 +79,7 @@ def up(
         return
     settings = supervisor.prepare(Settings(home=folder, cpus=cpus, api_port=port))
     if foreground:
-        (folder / "supervisor.pid").write_text(str(os.getpid()))
-        os.chdir(folder)
-        root = str(Path(__file__).resolve().parent.parent)
-        os.execve(
-            sys.executable, [sys.executable, "-m", "service", "supervisor", "--home", str(folder)],
-            os.environ | {"PYTHONPATH": root},
-        )  # fmt: skip
+        supervisor.become(folder)
     supervisor.start_detached(folder)
     with Client.of_home(folder) as client:
         if not supervisor.wait_until(client.is_ready, READY_LIMIT):

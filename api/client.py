@@ -8,11 +8,11 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from service.control.job import TERMINAL
 from service.settings import load_settings, read_token
 from workers import bundle
 
 Json = dict[str, Any]
-TERMINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 WAIT = 20.0
 
 

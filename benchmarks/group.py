@@ -7,7 +7,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
-from workers.collectives.host import HostGroup, form
+from workers.collectives.host import form
 from workers.collectives.links import listen
 from workers.protocol import Member, Plan, Restore
 from workers.sampling import deal
@@ -47,6 +47,3 @@ def run_group(count: int, shards: int, body: Body, *args: Any) -> list[Any]:
         channel.send(None)
         process.join()
     return results
-
-
-__all__ = ["HostGroup", "Ranges", "run_group"]

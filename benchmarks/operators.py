@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Report, machine
+from service.settings import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = {"1 thread": (1, False), "1 thread, used": (1, True), "default": (0, False), "default, used": (0, True)}
 CALLS = 8
 UPDATES = 5

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.group import HostGroup, Ranges, run_group
+from benchmarks.group import Ranges, run_group
 from benchmarks.peers.msrun import run_patiently
 from benchmarks.report import Report, median, options, p95
+from workers.collectives.host import HostGroup
 from workers.collectives.tree import TreeReduce
 from workers.layout import lay_out
 from workers.protocol import Header, ShardRecord

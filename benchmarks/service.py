@@ -13,11 +13,10 @@ from typing import Any
 import psutil
 
 from api.client import Client
-from service.settings import service_mark
+from service.settings import ROOT, service_mark
 from service.supervisor import SERVICE
 from workers.process import marked
 
-ROOT = Path(__file__).resolve().parent.parent
 MLP, DIGITS = ROOT / "benchmarks" / "programs" / "mlp", ROOT / "examples" / "digits"
 Json = dict[str, Any]
 

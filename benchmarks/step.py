@@ -12,10 +12,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.group import HostGroup, Ranges, run_group
+from benchmarks.group import Ranges, run_group
 from benchmarks.peers.msrun import run_patiently
 from benchmarks.report import Report, median, options
 from benchmarks.service import DIGITS, MLP, Service, running
+from workers.collectives.host import HostGroup
 
 SCRIPT = str(Path(__file__).parent / "peers" / "msrun_step.py")
 PARTS = ("graph", "paced", "sum", "exchange", "add", "apply")

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from api.client import Client, read_spec
+from service.settings import ROOT
 
 Json = dict[str, Any]
-ROOT = Path(__file__).resolve().parent.parent
 KILL_AT, GROW_AT, SHRINK_AT = 50, 100, 170
 TASKS = "4"
 """Ranks share this machine's cores; three of them must fit on two."""
@@ -79,6 +79,12 @@ def generations(client: Client, job: str) -> Table:
     return table
 
 
+def epochs(client: Client, job: Json) -> str:
+    """How many epochs a job has finished, and of how many samples each."""
+    count = len(client.rows(job["id"], "epochs"))
+    return f"{count} × {job['result']['samples'] // count} samples"
+
+
 def outcome(client: Client, disturbed: Json, undisturbed: Json) -> Table:
     """Both jobs side by side."""
     table = Table(title="Result", title_justify="left")
@@ -87,16 +93,8 @@ def outcome(client: Client, disturbed: Json, undisturbed: Json) -> Table:
     both = (disturbed, undisturbed)
     table.add_row("steps", *[str(job["result"]["steps"]) for job in both])
     table.add_row("accuracy", *[f"{job['result']['evaluation']['eval_accuracy']:.4f}" for job in both])
-    for line, name in (("epochs, each sample once", "epochs"), ("ledger of fed samples", "ledger")):
-        if name == "epochs":
-            counts = [len(client.rows(job["id"], "epochs")) for job in both]
-            cells = [
-                f"{count} × {job['result']['samples'] // count} samples"
-                for job, count in zip(both, counts, strict=True)
-            ]
-        else:
-            cells = [job["result"]["ledger"][:32] + "…" for job in both]
-        table.add_row(line, *cells)
+    table.add_row("epochs, each sample once", *[epochs(client, job) for job in both])
+    table.add_row("ledger of fed samples", *[job["result"]["ledger"][:32] + "…" for job in both])
     table.add_row("weights_sha256", *[f"[bold]{job['result']['weights_sha256'][:32]}…[/]" for job in both])
     return table
 

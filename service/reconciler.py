@@ -237,9 +237,9 @@ class Reconciler:
         entries = {
             item.number: item for item in read_lineage(self._stores.storage, job.id) if isinstance(item, Checkpoint)
         }
-        whole = [number for number, _ in kept
-                 if number in entries and why_broken(self._stores.storage, entries[number]) is None]  # fmt: skip
-        if not whole:
+        # The newest first, and no further than the first that verifies: each look reads and hashes a whole state.
+        newest = (entries[number] for number, _ in reversed(kept) if number in entries)
+        if not any(why_broken(self._stores.storage, entry) is None for entry in newest):
             text = f"checkpoints {old[0][0]} to {old[-1][0]} stay: none of the newer ones verifies"
             self._stores.jobs.add_events(job.id, job.generation, [Event("CHECKPOINT_KEPT", text)], now)
             return

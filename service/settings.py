@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+ROOT = Path(__file__).resolve().parent.parent
+"""Where our packages are: on the import path of every process we start."""
 ROLES = ("user", "operator")
 
 

@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import structlog
 
-from service.settings import ROLES, Settings, service_mark
-from workers.process import sweep
+from service.settings import ROLES, ROOT, Settings, service_mark
+from workers.process import marks_below, sweep
 
 SERVICE = "MUSTER_SERVICE"
 """Every process of an installation carries its mark in this variable (ranks carry their host's instead)."""
@@ -104,14 +105,10 @@ class Supervisor:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     service.popen.wait(GRACE if service.name == "ray" else 3.0)
         sweep(service_mark(self.settings.home), name=SERVICE)
-        sweep(*_marks_of_ranks(self.settings.scratch))
+        # Ranks end with their hosts; what they started may not have.
+        sweep(*marks_below(self.settings.scratch))
         shutil.rmtree(self.settings.ray_folder, ignore_errors=True)
         shutil.rmtree(self.settings.scratch, ignore_errors=True)
-
-
-def _marks_of_ranks(scratch: Path) -> list[str]:
-    """Ranks end with their hosts; what they started may not have."""
-    return [f"{folder.parent.name}-{folder.name}" for folder in scratch.glob("*/h*")]
 
 
 def _services(settings: Settings) -> list[Service]:
@@ -149,11 +146,10 @@ def _start(service: Service, settings: Settings) -> subprocess.Popen[bytes]:
 
 def service_environment(settings: Settings) -> dict[str, str]:
     """Return the environment of every service process: Ray on loopback, with its token, quick to see a dead node."""
-    root = str(Path(__file__).resolve().parent.parent)
     health = {"initial_delay_ms": "0", "period_ms": "500", "timeout_ms": "500", "failure_threshold": "3"}
     return os.environ | {
         SERVICE: service_mark(settings.home),
-        "PYTHONPATH": root,
+        "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
         "GLOG_v": "3",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -208,15 +204,27 @@ def is_up(home: Path) -> int | None:
 def start_detached(home: Path) -> int:
     """Start a supervisor in the background; return its process id."""
     (home / "logs").mkdir(parents=True, exist_ok=True)
-    root = str(Path(__file__).resolve().parent.parent)
+    command, environment = _supervisor(home)
     with (home / "logs" / "supervisor.log").open("ab") as output:
         popen = subprocess.Popen(
-            [sys.executable, "-m", "service", "supervisor", "--home", str(home)],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-            env=os.environ | {"PYTHONPATH": root, "PYTHONUNBUFFERED": "1"}, cwd=home,
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environment,
+            cwd=home,
         )  # fmt: skip
     (home / "supervisor.pid").write_text(str(popen.pid))
     return popen.pid
+
+
+def become(home: Path) -> NoReturn:
+    """Turn this process into the supervisor of a home folder."""
+    (home / "supervisor.pid").write_text(str(os.getpid()))
+    os.chdir(home)
+    command, environment = _supervisor(home)
+    os.execve(command[0], command, environment)
+
+
+def _supervisor(home: Path) -> tuple[list[str], dict[str, str]]:
+    command = [sys.executable, "-m", "service", "supervisor", "--home", str(home)]
+    return command, os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 
 def stop(pid: int, limit: float = 40.0) -> bool:

@@ -12,11 +12,10 @@ import psutil
 import yaml
 
 from api.client import Client
-from service.settings import load_settings, service_mark
+from service.settings import ROOT, load_settings, service_mark
 from service.supervisor import SERVICE
 from workers.process import MARK, marked
 
-ROOT = Path(__file__).resolve().parent.parent
 TINY = ROOT / "tests" / "programs" / "tiny"
 DIGITS = ROOT / "examples" / "digits"
 Json = dict[str, Any]

@@ -17,7 +17,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from workers.errors import RestoreError, StorageError
-from workers.lineage import Broken, Checkpoint, Seal, counting, publish, read_lineage, save_folder, why_broken
+from workers.lineage import Broken, Checkpoint, Seal, counting, publish, read_lineage, read_pieces, save_folder
 from workers.storage import Storage
 
 Array = NDArray[Any]
@@ -161,13 +161,12 @@ def load_newest(storage: Storage, job: str, below: int) -> Loaded:
 
 
 def _verified(storage: Storage, entry: Checkpoint, skipped: list[str]) -> dict[str, Array] | None:
-    why = why_broken(storage, entry)
-    if why is not None:
-        skipped.append(why)
-        return None
     tensors: dict[str, Array] = {}
-    for piece in entry.manifest["pieces"]:
-        tensors |= safetensors.numpy.load(storage.read(piece["key"]) or b"")
+    for piece in read_pieces(storage, entry):
+        if isinstance(piece, Broken):
+            skipped.append(piece.why)
+            return None
+        tensors |= safetensors.numpy.load(piece)
     return tensors
 
 

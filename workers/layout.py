@@ -4,7 +4,7 @@ Pure numpy. Every value starts on a 64-byte border, so a kernel sees the same al
 know the tree or the network.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -86,6 +86,3 @@ def slices(size: int, ranks: int) -> tuple[tuple[int, int], ...]:
     lines = -(-size // LINE)
     borders = [min(size, (lines * rank // ranks) * LINE) for rank in range(ranks)] + [size]
     return tuple(pairwise(borders))
-
-
-Divisors = Mapping[Kind, float]

@@ -6,6 +6,7 @@ late writer and the controller's seal cannot both win. Standard library only. It
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,8 +153,8 @@ def seal(storage: Storage, job: str, generation: int, reported: int) -> Seal:
             return Seal(number, generation, ended)
 
 
-def why_broken(storage: Storage, checkpoint: Checkpoint) -> str | None:
-    """Return why a checkpoint does not verify (a piece is missing, short or changed), or None when it does."""
+def read_pieces(storage: Storage, checkpoint: Checkpoint) -> Iterator[bytes | Broken]:
+    """Yield the verified bytes of each piece, or last a Broken that says why (missing, short, changed)."""
     for piece in checkpoint.manifest["pieces"]:
         data = storage.read(piece["key"])
         if data is None:
@@ -163,9 +164,17 @@ def why_broken(storage: Storage, checkpoint: Checkpoint) -> str | None:
         elif hashlib.sha256(data).hexdigest() != piece["sha256"]:
             why = "has another checksum than its manifest says"
         else:
+            yield data
             continue
-        return f"checkpoint {checkpoint.number} (step {checkpoint.step}): {piece['key']} {why}"
-    return None
+        yield Broken(
+            checkpoint.number, f"checkpoint {checkpoint.number} (step {checkpoint.step}): {piece['key']} {why}"
+        )
+        return
+
+
+def why_broken(storage: Storage, checkpoint: Checkpoint) -> str | None:
+    """Return why a checkpoint does not verify, or None when it does."""
+    return next((piece.why for piece in read_pieces(storage, checkpoint) if isinstance(piece, Broken)), None)
 
 
 def retire(storage: Storage, job: str, number: int) -> None:

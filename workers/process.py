@@ -29,6 +29,21 @@ LOG_CAP = 16 << 20
 TAIL = 4000
 
 
+def mark_of(job: str, host: int) -> str:
+    """Return what the environment of a host's whole process tree carries."""
+    return f"{job}-h{host}"
+
+
+def folder_of(scratch: Path, job: str, host: int) -> Path:
+    """Return the working folder of a host's rank."""
+    return scratch / job / f"h{host}"
+
+
+def marks_below(scratch: Path) -> list[str]:
+    """Return the marks of the hosts that have a working folder."""
+    return [mark_of(folder.parent.name, int(folder.name[1:])) for folder in scratch.glob("*/h*")]
+
+
 def environment(outer: Mapping[str, str], mark: str) -> dict[str, str]:
     """Return the environment of a rank: the allowed part of `outer`, quiet logs, and the host's mark."""
     kept = {name: outer[name] for name in ALLOWED if name in outer}
@@ -117,7 +132,9 @@ def spawn(mark: str, folder: Path, outer: Mapping[str, str], low_priority: bool 
 def marked(*marks: str, name: str = MARK) -> list[psutil.Process]:
     """Return the live processes whose environment carries one of the marks, this one left out."""
     wanted = {f"{name}={mark}".encode() for mark in marks}
-    found = []
+    found: list[psutil.Process] = []
+    if not wanted:
+        return found  # a first generation has nobody before it: no look at every process of the machine
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
             environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")

@@ -20,7 +20,7 @@ from workers.desk import read_frame, send_frame
 from workers.desk import unpack as unpack_frame
 from workers.errors import WorkerError
 from workers.outbox import Outbox
-from workers.process import MARK, RankProcess, spawn, sweep
+from workers.process import MARK, RankProcess, folder_of, mark_of, spawn, sweep
 from workers.protocol import (
     Exit,
     Failure,
@@ -35,11 +35,6 @@ from workers.protocol import (
     encode,
 )
 from workers.storage import open_storage
-
-
-def mark_of(job: str, host: int) -> str:
-    """Return what the environment of a host's whole process tree carries."""
-    return f"{job}-h{host}"
 
 
 def clear(mark: str, folder: Path) -> bool:
@@ -57,7 +52,7 @@ class RankHost:
     def __init__(self, work: bytes, node: str, folder: str, earlier: tuple[int, ...]) -> None:
         self._work = decode(Work, work)
         self._mark = mark_of(self._work.job, self._work.host)
-        self._folder = Path(folder) / self._work.job / f"h{self._work.host}"
+        self._folder = folder_of(Path(folder), self._work.job, self._work.host)
         self._changed = threading.Condition()
         self._outbox = Outbox()
         self._process: RankProcess | None = None
@@ -107,10 +102,12 @@ class RankHost:
         self._is_ending = True
         return clear(self._mark, self._folder)
 
-    def _change(self, **changes: object) -> None:
+    def _change(self, *, is_news: bool = True, **changes: object) -> None:
+        # Reports and commands come from different threads: outside the lock one would undo the other's change.
         with self._changed:
-            self._report = msgspec.structs.replace(self._report, seq=self._report.seq + 1, **changes)
-            self._changed.notify_all()
+            self._report = msgspec.structs.replace(self._report, seq=self._report.seq + is_news, **changes)
+            if is_news:
+                self._changed.notify_all()
 
     def _own(self, earlier: tuple[int, ...]) -> None:
         # Devices of a dead host's children are free only when they are gone.
@@ -144,10 +141,8 @@ class RankHost:
     def _listen(self, process: RankProcess) -> None:
         while (frame := _frame(process.channel)) is not None:
             said = unpack_frame(frame)
-            if isinstance(said, RankReport) and _goes_on(self._report.rank, said):
-                self._report = msgspec.structs.replace(self._report, rank=said)
-            elif isinstance(said, RankReport):
-                self._change(rank=said)
+            if isinstance(said, RankReport):
+                self._change(is_news=not _goes_on(self._report.rank, said), rank=said)
             else:
                 self._outbox.add(said)
 

@@ -4,15 +4,17 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from service.supervisor import free_port
+from workers.process import sweep
 
 LOOPBACK = "127.0.0.1"
 RUN_MARK = "MSRUN_PEER_RUN"
@@ -21,13 +23,6 @@ LOG_TAIL_LINES = 40
 
 class MsrunError(RuntimeError):
     """An msrun job that gave no report; the message ends with the tail of its logs."""
-
-
-def free_port() -> int:
-    """A port that was free a moment ago; the system's range lies above the ports MCCL takes from 8118 on."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def msrun_command(script: str, ranks: int, args: Sequence[str], folder: Path, timeout: timedelta) -> list[str]:
@@ -54,29 +49,12 @@ def msrun_environment(env: Mapping[str, str] | None, mark: str) -> dict[str, str
     return merged
 
 
-def marked_processes(mark: str) -> Iterator[int]:
-    """Handles of the living processes whose environment carries the mark of this run."""
-    needle = f"{RUN_MARK}={mark}".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            handle = os.pidfd_open(int(entry.name))
-            try:
-                if needle in (entry / "environ").read_bytes().split(b"\0"):
-                    yield handle
-            finally:
-                os.close(handle)
-
-
 def end_run(msrun: subprocess.Popen[bytes], mark: str) -> None:
     """Kill what is left of the run: the group of msrun, and the workers, which msrun puts in groups of their own."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(msrun.pid, signal.SIGKILL)
     msrun.wait()
-    for handle in marked_processes(mark):
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
+    sweep(mark, name=RUN_MARK)
 
 
 def log_tail(folder: Path) -> str:

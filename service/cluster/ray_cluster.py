@@ -29,8 +29,9 @@ from service.cluster.port import Order
 from service.cluster.sights import Sights
 from service.control.observation import Capacity, Dead, HostSeen, Node, Reporting, Starting
 from service.errors import ClusterAway
+from workers.process import folder_of, mark_of
 from workers.protocol import Batch, Command, HostReport, Refused, decode, encode
-from workers.rank_host import RankHost, clear, mark_of
+from workers.rank_host import RankHost, clear
 
 LISTEN = 0.5
 """Seconds a report call waits for news; as often the numbers of a training that only goes on come in."""
@@ -226,7 +227,7 @@ class RayCluster:
             if not _is_alive(node):
                 return Dead("its node is gone", True, False)
             place = NodeAffinitySchedulingStrategy(node, soft=False)
-            folder = str(self._scratch / name.job / f"h{name.number}")
+            folder = str(folder_of(self._scratch, name.job, name.number))
             ref = _clear.options(scheduling_strategy=place).remote(mark_of(name.job, name.number), folder)
             is_swept = bool(ray.get(ref, timeout=PATIENCE.total_seconds() * 3))
         return Dead("ended", False, is_swept)

@@ -228,10 +228,7 @@ def _finish(draft: _Draft, result: Mapping[str, Any]) -> None:
     late = [number for number in draft.live.hosts
             if isinstance(here := draft.seen.host(number), Reporting)
             and here.is_reachable and here.report.exit is None and here.report.rank.result is None]  # fmt: skip
-    if draft.live.symptom_at is None:
-        draft.generation = replace(draft.live, symptom_at=draft.now)
-    assert draft.live.symptom_at is not None
-    due = draft.live.symptom_at + SYMPTOM_WAIT
+    due = _grace(draft)
     if late and draft.now < due:
         draft.look_at(due)
     else:
@@ -242,12 +239,16 @@ def _finish(draft: _Draft, result: Mapping[str, Any]) -> None:
         _drain(draft, Phase.SUCCEEDED, "FINISHED", "all steps are done", **_result(result))
 
 
+def _grace(draft: _Draft) -> datetime:
+    """Return until when hosts may still say what this turn lacks: a second from the first turn that lacked it."""
+    since = draft.live.symptom_at or draft.now
+    draft.generation = replace(draft.live, symptom_at=since)
+    return since + SYMPTOM_WAIT
+
+
 def _await_cause(draft: _Draft, text: str) -> None:
     """Only symptoms so far: the host of the lost rank has a second to report what happened."""
-    if draft.live.symptom_at is None:
-        draft.generation = replace(draft.live, symptom_at=draft.now)
-    assert draft.live.symptom_at is not None
-    due = draft.live.symptom_at + SYMPTOM_WAIT
+    due = _grace(draft)
     if draft.now >= due:
         _fail(draft, Cause("RANK_CRASH", f"no host reported the cause; {text}", -1))
     else:

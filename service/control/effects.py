@@ -61,8 +61,8 @@ def required_effects(snapshot: Snapshot, seen: Seen, term: int) -> tuple[Effect,
     for host in snapshot.hosts:
         sight = seen.host(host.number)
         # Once addresses are known the host was there: a missing one is lost then, not to be launched again.
-        is_new = generation is not None and not generation.addresses
-        if host.state is HostState.WANTED and isinstance(sight, Unknown) and generation is not None and is_new:
+        is_missing = host.state is HostState.WANTED and isinstance(sight, Unknown)
+        if is_missing and generation is not None and not generation.addresses:
             effects.append(LaunchHost(job.id, host.number, host.node, _earlier(generation)))
         if host.state is HostState.DOOMED and not (isinstance(sight, Dead) and sight.is_swept):
             effects.append(EndHost(job.id, host.number, host.node))

@@ -5,15 +5,15 @@ at a cluster or a bundle.
 """
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 NAME = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
 PROGRAM = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
 DIGEST = re.compile(r"^[0-9a-f]{64}$")
-FAILURES = ("USER", "RANK_CRASH", "MEMORY", "NODE_LOST", "PREEMPTED", "HANG", "STARTUP")
 FailureKind = Literal["USER", "RANK_CRASH", "MEMORY", "NODE_LOST", "PREEMPTED", "HANG", "STARTUP"]
+FAILURES: tuple[str, ...] = get_args(FailureKind)
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 

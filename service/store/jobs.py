@@ -14,13 +14,12 @@ from sqlalchemy import Connection, Engine
 from service.control.decide import Decision
 from service.control.job import TERMINAL, Event, Host, HostState, Past, Snapshot
 from service.control.observation import Node
+from service.control.spec import FAILURES
 from service.errors import Fenced
 from service.store import tables as t
 from service.store.engine import reading, writing
 from service.store.lease import check_term
 from service.store.rows import generation_from, host_from, job_from, row_of_generation, row_of_host, row_of_job
-
-FAILED_OUTCOMES = ("USER", "RANK_CRASH", "MEMORY", "NODE_LOST", "PREEMPTED", "HANG", "STARTUP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +117,10 @@ class JobStore:
             where = (t.hosts.c.job == job, t.hosts.c.number == host.number)
             connection.execute(sa.update(t.hosts).where(*where).values(**row))
 
-    def add_events(self, job: str, generation: int, events: Iterable[Event], now: datetime) -> None:
-        """Add events that no decision made (a divergence, a skipped file)."""
+    def add_events(self, job: str, generation: int, events: Sequence[Event], now: datetime) -> None:
+        """Add events that no decision made (a divergence, a skipped file); none opens no transaction."""
+        if not events:
+            return
         with writing(self._engine) as connection:
             check_term(connection, self.term)
             _add_events(connection, job, generation, events, now)
@@ -167,7 +168,7 @@ def _load(connection: Connection, job: str) -> Versioned:
     current = next((item for item in reversed(found) if item.number == row["generation"]), None)
     failures = tuple(
         Past(item.outcome, int(item.seconds.get("cause_step", -1)), item.cause)
-        for item in found if item.outcome in FAILED_OUTCOMES
+        for item in found if item.outcome in FAILURES
     )  # fmt: skip
     return Versioned(Snapshot(job_from(row), current, alive, failures), row["version"], row["desired_version"])
 

@@ -11,8 +11,9 @@ import pytest
 from service.cluster.names import HostName
 from service.cluster.port import Cluster
 from service.control.observation import Reporting
+from service.settings import ROOT
 from tests.cluster import contract
-from tests.service_fixture import ROOT, TINY
+from tests.service_fixture import TINY
 from workers import bundle
 from workers.storage import open_storage
 

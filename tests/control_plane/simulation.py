@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from service.cluster.port import Cluster
+from service.control.job import TERMINAL
 from service.errors import ClusterAway, Conflict, Deposed
 from service.reconciler import Reconciler, Stores
 from service.store import tables as t
@@ -38,7 +39,6 @@ from workers.storage import FolderStorage
 
 MOST_TURNS = 20
 SETTLE = 300
-TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
 COMPILED: dict[Any, Any] = {}

@@ -18,7 +18,7 @@ from tests.eventually import eventually
 from tests.service_fixture import DIGITS, TINY, Muster, cli, listening, rank_trees
 from workers.local import read_spec, run_local
 from workers.phases import Phase, read_phase
-from workers.process import marked
+from workers.process import folder_of, marked
 from workers.sampling import Sampling
 from workers.state import State, ids_digest
 
@@ -49,7 +49,7 @@ def kill_in(muster: Muster, job: str, phase: Phase, step: int) -> None:
     """SIGKILL a rank once it has entered a phase of a step (or a later one)."""
     eventually(lambda: muster.client.job(job)["phase"] == "RUNNING" and muster.client.rows(job, "ranks"), 180)
     victim = muster.client.rows(job, "ranks")[-1]
-    page = load_settings(muster.home).scratch / job / f"h{victim['host']}" / "phase"
+    page = folder_of(load_settings(muster.home).scratch, job, victim["host"]) / "phase"
 
     def is_there() -> bool:
         now, at = read_phase(page)

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from service.settings import ROOT
 from workers.local import LocalResult, read_spec, run_local
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 DIGITS, GPT = ROOT / "examples" / "digits", ROOT / "examples" / "topics_gpt"
 WRAPPED = ROOT / "tests" / "programs" / "wrapped"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.numerics.runs import ROOT
+from service.settings import ROOT
 
 pytestmark = [pytest.mark.mindspore]
 

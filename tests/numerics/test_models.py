@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.numerics.runs import DIGITS, GPT, ROOT, train, train_wrapped
+from service.settings import ROOT
+from tests.numerics.runs import DIGITS, GPT, train, train_wrapped
 from workers.checkpoint import load_newest
 from workers.storage import open_storage
 

@@ -6,7 +6,7 @@ know what the values mean.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,6 +130,3 @@ def _sum(left: Floats, right: Floats) -> Floats:
 
 def _largest(left: Floats, right: Floats) -> Floats:
     return np.maximum(left, right, out=left)
-
-
-Combine = Callable[[Floats, Floats], Floats]

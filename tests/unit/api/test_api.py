@@ -14,12 +14,12 @@ from api.auth import Doors, Role
 from api.routes import Backend
 from service.control.decide import Decision
 from service.control.job import Phase
-from service.store.engine import migrate, open_engine
 from service.store.jobs import JobStore
 from service.store.lease import new_term
 from service.store.queries import Queries
 from service.store.wishes import WishStore
 from tests.builders import NOW, at, write
+from tests.databases import Databases
 from workers import bundle
 from workers.storage import FolderStorage
 
@@ -28,17 +28,19 @@ SPEC: Json = {"name": "job", "program": "program:build", "shards": 4, "shard_bat
               "ranks": {"initial": 2, "min": 1, "max": 4}}  # fmt: skip
 
 
-class Bench:
+class Bench(Databases):
     """An API over a real database, without a controller."""
 
     def __init__(self, folder: Path) -> None:
-        self.engine = open_engine(f"sqlite:///{folder / 'muster.db'}", "OFF")
-        self.bulk = open_engine(f"sqlite:///{folder / 'metrics.db'}", "OFF")
-        migrate(self.engine)
+        super().__init__(folder)
         numbers = iter(range(1, 1000))
         storage = FolderStorage(folder / "storage")
         backend = Backend(
-            Queries(self.engine, self.bulk), WishStore(self.engine), storage, lambda: NOW, lambda: f"j{next(numbers)}"
+            Queries(self.engine, self.bulk_engine),
+            WishStore(self.engine),
+            storage,
+            lambda: NOW,
+            lambda: f"j{next(numbers)}",
         )
         doors = Doors({Role.USER: "u" * 64, Role.OPERATOR: "o" * 64}, frozenset({"muster:80"}))
         self.app = create_app(backend, doors)
@@ -63,8 +65,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     yield made
-    made.engine.dispose()
-    made.bulk.dispose()
+    made.close()
 
 
 def test_a_job_is_submitted_shown_and_listed(bench: Bench) -> None:

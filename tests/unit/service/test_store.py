@@ -17,22 +17,21 @@ from service.control.observation import Node
 from service.errors import Conflict, Deposed, Fenced, NotFound
 from service.store import tables as t
 from service.store.bulk import BulkStore
-from service.store.engine import migrate, open_engine, reading, writing
+from service.store.engine import migrate, reading, writing
 from service.store.jobs import JobStore, RankRow, Versioned
 from service.store.lease import FileLease, new_term
 from service.store.queries import Queries
 from service.store.wishes import WishStore
 from tests.builders import NOW, at, generation, host, live, spec
+from tests.databases import Databases
 from workers.protocol import Record
 
 
-class Bench:
+class Bench(Databases):
     """One migrated database with a controller's and an API's view of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.engine = open_engine(f"sqlite:///{folder / 'muster.db'}", "OFF")
-        self.bulk_engine = open_engine(f"sqlite:///{folder / 'metrics.db'}", "OFF")
-        migrate(self.engine)
+        super().__init__(folder)
         self.wishes = WishStore(self.engine)
         self.queries = Queries(self.engine, self.bulk_engine)
         self.lead()
@@ -61,8 +60,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     yield made
-    made.engine.dispose()
-    made.bulk_engine.dispose()
+    made.close()
 
 
 def launched(bench: Bench) -> Versioned:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from tests.builders import write
-from tests.eventually import eventually
 from workers import bundle
 from workers.checkpoint import Save, Saver, assign, load_newest
 from workers.errors import RestoreError, StorageError
@@ -318,4 +317,4 @@ def test_a_done_file_says_what_its_piece_holds(storage: FolderStorage) -> None:
     names = [name for name in storage.list(f"jobs/{JOB}/saves") if name.endswith(".done.json")]
     done = json.loads(storage.read(names[0]) or b"")
     assert set(done["tensors"]) == set(tensors(4))
-    assert eventually(lambda: done["size"] > 0)
+    assert done["size"] == len(storage.read(done["key"]) or b"") > 0
