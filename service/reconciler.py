@@ -21,7 +21,7 @@ from service.control.observation import Capacity, Dead, Reporting, SealSeen, See
 from service.errors import Deposed, Fenced
 from service.store.bulk import BulkStore
 from service.store.jobs import JobStore, RankRow, Versioned
-from workers.lineage import Checkpoint, counting, read_lineage, read_result, retire, seal, why_broken
+from workers.lineage import Checkpoint, counting, read_lineage, read_result, retire, seal, sweep_debris, why_broken
 from workers.outbox import MOST
 from workers.protocol import Record
 from workers.sampling import deal
@@ -138,7 +138,9 @@ class Reconciler:
         seen = self._see(before.snapshot)
         decision = decide(before.snapshot, memory.offers[job], seen, now, self._secret)
         if before.snapshot.job.phase is Phase.DRAINING and decision.job.phase is not Phase.DRAINING:
+            # Every host has ended, so nobody writes below the job's folder now.
             self._take_from_checkpoints(before.snapshot, now)
+            sweep_debris(self._stores.storage, job)
         after = self._stores.jobs.commit(before, decision, now)
         memory.known[job] = after
         if after is not before:

@@ -4,6 +4,7 @@ Turns sample ids into arrays and says which ids it fed; the ledger is made of th
 not choose samples.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,11 +32,23 @@ def aligned(array: Array) -> Array:
     plain = np.ascontiguousarray(array)
     if plain.ctypes.data % 64 == 0:
         return plain
-    raw = np.empty(plain.nbytes + 64, dtype=np.uint8)
-    skip = -raw.ctypes.data % 64
-    copy = raw[skip : skip + plain.nbytes].view(plain.dtype).reshape(plain.shape)
+    copy = _room(plain.shape, plain.dtype)
     np.copyto(copy, plain)
     return copy
+
+
+def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return an uninitialised array that starts on a 64-byte border."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + 64, dtype=np.uint8)
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + size].view(dtype).reshape(shape)
+
+
+def _rows(column: Array, ids: Ids) -> Array:
+    """Return the column's rows with these ids, copied once, to where the kernels want them."""
+    # "clip" writes straight into `out`; the ids are the sampler's, so none is out of range.
+    return np.take(column, ids, axis=0, out=_room((len(ids), *column.shape[1:]), column.dtype), mode="clip")
 
 
 class Feed:
@@ -54,7 +67,7 @@ class Feed:
     def fetch(self, ids: Ids, epoch: int) -> Fed:
         """Return the batch of `ids`, each item transformed with its own generator of (seed, epoch, index)."""
         if self._columns and self._transform is None and self._collate is stack:
-            return Fed(ids, tuple(aligned(column[ids]) for column in self._columns))
+            return Fed(ids, tuple(_rows(column, ids) for column in self._columns))
         items: list[Any] = []
         fed: list[int] = []
         for index in ids.tolist():

@@ -187,6 +187,18 @@ def retire(storage: Storage, job: str, number: int) -> None:
             storage.delete(name)
 
 
+def sweep_debris(storage: Storage, job: str) -> None:
+    """Remove what saves that were never published left. Only when every host of the job that could write has ended."""
+    storage.sweep_staging(folder(job))
+    entries = read_lineage(storage, job)
+    if any(isinstance(entry, Broken) for entry in entries):
+        return  # whose pieces these are can no longer be told, and somebody may want to rescue them
+    owned = {save_folder(job, entry.step, entry.generation) for entry in entries if isinstance(entry, Checkpoint)}
+    for name in storage.list(f"{folder(job)}/saves"):
+        if name.rsplit("/", 1)[0] not in owned:
+            storage.delete(name)
+
+
 def read_result(storage: Storage, job: str) -> Json | None:
     """Return the durable end record, or None. StorageError when it is not JSON."""
     data = storage.read(result_key(job))

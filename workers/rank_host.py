@@ -54,6 +54,7 @@ class RankHost:
         self._mark = mark_of(self._work.job, self._work.host)
         self._folder = folder_of(Path(folder), self._work.job, self._work.host)
         self._changed = threading.Condition()
+        self._telling = threading.Lock()
         self._outbox = Outbox()
         self._process: RankProcess | None = None
         self._is_ending = False
@@ -77,24 +78,24 @@ class RankHost:
     def tell(self, command: bytes) -> bytes | None:
         """Pass a command to the rank; a Refused when its term or generation is below one seen."""
         told = decode_command(command)
-        with self._changed:
+        # One at a time: between the look at the term and the sending, no newer controller's command may slip in.
+        with self._telling:
             seen = (self._report.term, self._report.generation)
             if told.term < seen[0] or told.generation < seen[1]:
                 return encode(Refused(f"term {told.term}, generation {told.generation}: this host has seen {seen}"))
-            process = self._process
-        if process is None:
-            return encode(Refused("the rank process has not started"))
-        try:
-            send_frame(process.channel, command)
-        except OSError as error:
-            return encode(Refused(f"the rank process is gone: {error}"))
-        match told:
-            case Stop(generation, term):
-                self._change(term=term, stopping=generation)
-            case Save(_, term):
-                self._change(term=term)
-            case _:
-                self._change(term=told.term, generation=told.generation)
+            if self._process is None:
+                return encode(Refused("the rank process has not started"))
+            try:
+                send_frame(self._process.channel, command)
+            except OSError as error:
+                return encode(Refused(f"the rank process is gone: {error}"))
+            match told:
+                case Stop(generation, term):
+                    self._change(term=term, stopping=generation)
+                case Save(_, term):
+                    self._change(term=term)
+                case _:
+                    self._change(term=told.term, generation=told.generation)
         return None
 
     def end(self) -> bool:
@@ -134,8 +135,7 @@ class RankHost:
         if self._is_ending:
             process.kill()
         send_frame(process.channel, encode(msgspec.structs.replace(self._work, code=str(code))))
-        with self._changed:
-            self._process = process
+        self._process = process
         return process
 
     def _listen(self, process: RankProcess) -> None:

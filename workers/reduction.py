@@ -6,6 +6,7 @@ those in tree order gives the same bits for every number of ranks. It must not k
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -18,6 +19,7 @@ def split(begin: int, end: int) -> int:
     return begin + (1 << ((end - begin - 1).bit_length() - 1))
 
 
+@lru_cache(maxsize=1024)
 def cover(shards: int, begin: int, end: int) -> tuple[Node, ...]:
     """Return the maximal subtrees, of the tree over `shards`, that lie within [begin, end), in order."""
 

@@ -115,7 +115,7 @@ class Step:
         began = time.perf_counter()
         ids = self.sampling.ids(step, shard)
         fed = self.feed.fetch(ids, self.sampling.epoch_of(step))
-        if not np.array_equal(fed.ids, ids):
+        if fed.ids is not ids and not np.array_equal(fed.ids, ids):
             raise ValueError(f"the feed gave samples {fed.ids[:4]}…, asked were {ids[:4]}…")
         for view, key in zip(self.model.keys, keys(self.sampling.seed, step, shard, self.model.dropouts), strict=True):
             view[...] = key

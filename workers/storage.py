@@ -32,6 +32,10 @@ class Storage(Protocol):
         """Remove the object if it is there."""
         ...
 
+    def sweep_staging(self, prefix: str) -> None:
+        """Remove what interrupted puts left below `prefix`; only when nobody writes there."""
+        ...
+
 
 class FolderStorage:
     """A Storage in a folder (local or NFS): published by link(2), since a rename would replace."""
@@ -87,7 +91,7 @@ class FolderStorage:
                 path.rmdir()
 
     def sweep_staging(self, prefix: str) -> None:
-        """Remove what interrupted puts left below `prefix`; only when nobody writes there."""
+        """See Storage.sweep_staging."""
         for path in self._path(prefix).rglob(".*.staging"):
             path.unlink(missing_ok=True)
 

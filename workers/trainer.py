@@ -28,6 +28,8 @@ from workers.storage import Storage
 
 RECENT = 500
 """Steps whose seconds are kept for their medians."""
+CARRIED = 10_000
+"""The most records that a checkpoint carries, the newest: older ones were taken over from the host long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ class Trainer:
         self._saver = Saver(storage, self._published)
         self._pending: list[tuple[int, Record]] = []
         # What a checkpoint carries, so that a host lost with its outbox leaves no gap: the records since the last save.
-        self._unsaved: list[Record] = []
-        self._in_save: list[Record] = []
+        self._unsaved: deque[Record] = deque(maxlen=CARRIED)
+        self._in_save: tuple[Record, ...] = ()
         self._saved_at = time.monotonic()
         self._saved_step = -1
         self._restored = False
@@ -123,8 +125,8 @@ class Trainer:
         """Drop what belongs to the generation just left."""
         self._saver.give_up()
         self._saved_step = -1
-        self._unsaved = self._in_save + self._unsaved
-        self._in_save = []
+        self._unsaved = deque((*self._in_save, *self._unsaved), CARRIED)
+        self._in_save = ()
 
     def _one_step(self, plan: Plan, group: Group, tree: TreeReduce, shards: tuple[int, int]) -> Verdict:
         began = time.perf_counter()
@@ -245,9 +247,10 @@ class Trainer:
             "evaluation": self._evaluation,
             "sampling": self._sampling(),
             "class": self.numeric_class,
-            "records": msgspec.to_builtins(self._unsaved),
+            "records": msgspec.to_builtins(tuple(self._unsaved)),
         }
-        self._in_save, self._unsaved = self._unsaved, []
+        self._in_save = tuple(self._unsaved)
+        self._unsaved.clear()
         save = Save(self.work.job, self.state.step, plan.generation, group.rank, group.size, head)
         self._saver.begin(save, self.state.arrays)
         self._saved_at, self._saved_step = time.monotonic(), self.state.step
@@ -307,6 +310,8 @@ class Trainer:
             f"step_{name}": statistics.median(getattr(item, name) for item in self._recent)
             for name in (*clock.__slots__, "over") if self._recent and name not in ("steps", "shards")
         }  # fmt: skip
+        if len(self._recent) > 1:
+            counts["step_p95"] = statistics.quantiles((item.whole for item in self._recent), n=20)[-1]
         self.desk.say(seconds=self.desk.report.seconds | counts | parts)
 
     def _finish(self, plan: Plan, group: Group, tree: TreeReduce, shards: tuple[int, int]) -> Finished:

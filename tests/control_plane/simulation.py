@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
 import sqlalchemy as sa
-from sqlalchemy import Engine
+from sqlalchemy import Dialect, Engine
 
 from service.cluster.port import Cluster
 from service.control.job import TERMINAL
@@ -41,13 +42,19 @@ MOST_TURNS = 20
 SETTLE = 300
 
 
-COMPILED: dict[Any, Any] = {}
-"""Statements compiled once for all the engines of a process."""
+@cache
+def compiled() -> tuple[Dialect, dict[Any, Any]]:
+    """What all the engines of a process share, to compile each statement once: the cache's keys name the dialect."""
+    engine = open_engine("sqlite://", "OFF")
+    engine.connect().close()
+    return engine.dialect, {}
 
 
 def connect(path: Path) -> Engine:
     """A fresh connection to a database file."""
-    return open_engine(f"sqlite:///{path}", "OFF").execution_options(compiled_cache=COMPILED)
+    engine = open_engine(f"sqlite:///{path}", "OFF")
+    engine.dialect, statements = compiled()
+    return engine.execution_options(compiled_cache=statements)
 
 
 class Crash(BaseException):

@@ -15,7 +15,20 @@ from tests.builders import write
 from workers import bundle
 from workers.checkpoint import Save, Saver, assign, load_newest
 from workers.errors import RestoreError, StorageError
-from workers.lineage import Broken, Checkpoint, Seal, counting, key, publish, read_lineage, retire, seal, why_broken
+from workers.lineage import (
+    Broken,
+    Checkpoint,
+    Seal,
+    counting,
+    key,
+    publish,
+    read_lineage,
+    retire,
+    save_folder,
+    seal,
+    sweep_debris,
+    why_broken,
+)
 from workers.storage import FolderStorage
 
 JOB = "j1"
@@ -66,6 +79,26 @@ def test_staging_is_never_listed_and_can_be_swept(storage: FolderStorage, tmp_pa
     assert storage.list("a") == ["a/b"]
     storage.sweep_staging("a")
     assert not debris.exists()
+
+
+def test_old_staging_and_the_pieces_of_unpublished_saves_are_removed(storage: FolderStorage, tmp_path: Path) -> None:
+    publish(storage, JOB, manifest(10))
+    whole, half = (f"{save_folder(JOB, step, 1)}/piece-0-of-2.safetensors" for step in (10, 20))
+    storage.put(whole, b"whole")
+    storage.put(half, b"half")
+    (tmp_path / "s" / save_folder(JOB, 20, 1) / ".piece-1.123.staging").write_bytes(b"cut")
+    sweep_debris(storage, JOB)
+    assert storage.list(f"jobs/{JOB}/saves") == [whole]
+    assert not (tmp_path / "s" / save_folder(JOB, 20, 1)).exists()
+
+
+def test_no_piece_is_removed_while_a_manifest_cannot_be_read(storage: FolderStorage, tmp_path: Path) -> None:
+    publish(storage, JOB, manifest(10))
+    piece = f"{save_folder(JOB, 10, 1)}/piece-0-of-1.safetensors"
+    storage.put(piece, b"whole")
+    (tmp_path / "s" / key(JOB, 1)).write_bytes(b"{")
+    sweep_debris(storage, JOB)
+    assert storage.list(f"jobs/{JOB}/saves") == [piece]
 
 
 def manifest(step: int, generation: int = 1) -> dict[str, Any]:
