@@ -21,6 +21,10 @@ class Deposed(ServiceError):
     """A newer term holds the lease: this controller must end."""
 
 
+class ForbiddenMove(ServiceError):
+    """A decision would take a job to a phase that none may reach from where it is."""
+
+
 class ClusterAway(ServiceError):
     """Ray does not answer; nothing is known, which is not the same as nothing being there."""
 

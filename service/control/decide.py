@@ -4,74 +4,23 @@ Pure: committed rows, an offer of room, what was seen, and the time in; new rows
 effects are derived from the rows once they are committed.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, assert_never
+from typing import assert_never
 
 from service.control.allocate import Offer
-from service.control.failure import Cause, budget_in_words, delay, find_cause, symptoms, within_budget
-from service.control.job import Event, Generation, GenerationState, Host, HostState, Job, Phase, Snapshot
+from service.control.draft import Decision, Draft
+from service.control.ending import drain, ends_early, fail, leave_drained, result_of
+from service.control.failure import Cause
+from service.control.job import Generation, GenerationState, Host, Phase, Snapshot
 from service.control.observation import Dead, Reporting, Seen, Starting, Unknown
 from workers.protocol import RankReport
-
-SYMPTOM_WAIT = timedelta(seconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The rows as they shall be, the events that tell why, and when to look again without news."""
-
-    job: Job
-    generation: Generation | None
-    hosts: tuple[Host, ...]
-    events: tuple[Event, ...] = ()
-    look_again: datetime | None = None
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A decision in the making."""
-
-    job: Job
-    generation: Generation | None
-    hosts: tuple[Host, ...]
-    seen: Seen
-    now: datetime
-    snapshot: Snapshot
-    events: list[Event]
-    look_again: datetime | None = None
-
-    def say(self, kind: str, text: str) -> None:
-        self.events.append(Event(kind, text))
-
-    def move(self, phase: Phase, reason: str, **changes: Any) -> None:
-        self.job = replace(self.job, phase=phase, reason=reason, **changes)
-        self.say(phase.value, reason)
-
-    def look_at(self, when: datetime) -> None:
-        self.look_again = when if self.look_again is None else min(self.look_again, when)
-
-    @property
-    def live(self) -> Generation:
-        assert self.generation is not None, "the phase implies a generation"
-        return self.generation
-
-    def reports(self) -> list[RankReport] | None:
-        """The rank reports of the generation's hosts in rank order, or None when one has not reported."""
-        found = []
-        for number in self.live.hosts:
-            match self.seen.host(number):
-                case Reporting(report):
-                    found.append(report.rank)
-                case Starting() | Dead() | Unknown():
-                    return None
-        return found
 
 
 def decide(snapshot: Snapshot, offer: Offer, seen: Seen, now: datetime, secret: Callable[[], str]) -> Decision:
     """Decide one job's turn. `secret` draws the link secret of a new generation."""
-    draft = _Draft(snapshot.job, snapshot.generation, snapshot.hosts, seen, now, snapshot, [])
+    draft = Draft(snapshot.job, snapshot.generation, snapshot.hosts, seen, now, snapshot, [])
     match draft.job.phase:
         case Phase.WAITING:
             _waiting(draft, offer, secret)
@@ -80,7 +29,7 @@ def decide(snapshot: Snapshot, offer: Offer, seen: Seen, now: datetime, secret: 
         case Phase.RUNNING | Phase.REGROUPING:
             _running(draft, offer)
         case Phase.DRAINING:
-            _draining(draft)
+            leave_drained(draft)
         case Phase.SUCCEEDED | Phase.FAILED | Phase.CANCELLED:
             pass
         case _ as never:
@@ -88,11 +37,11 @@ def decide(snapshot: Snapshot, offer: Offer, seen: Seen, now: datetime, secret: 
     return Decision(draft.job, draft.generation, draft.hosts, tuple(draft.events), draft.look_again)
 
 
-def _waiting(draft: _Draft, offer: Offer, secret: Callable[[], str]) -> None:
+def _waiting(draft: Draft, offer: Offer, secret: Callable[[], str]) -> None:
     job = draft.job
     if draft.seen.result is not None:
         draft.move(
-            Phase.SUCCEEDED, "the ranks left their end record while nobody watched", **_result(draft.seen.result)
+            Phase.SUCCEEDED, "the ranks left their end record while nobody watched", **result_of(draft.seen.result)
         )
     elif job.desired_run == "cancel":
         draft.move(Phase.CANCELLED, "cancelled before it ran on")
@@ -110,7 +59,7 @@ def _waiting(draft: _Draft, offer: Offer, secret: Callable[[], str]) -> None:
         _plan(draft, offer.nodes[:count], secret())
 
 
-def _plan(draft: _Draft, nodes: tuple[str, ...], secret: str) -> None:
+def _plan(draft: Draft, nodes: tuple[str, ...], secret: str) -> None:
     job, number = draft.job, draft.job.generation + 1
     hosts = tuple(Host(job.next_host + rank, number, node) for rank, node in enumerate(nodes))
     why = "the first start" if number == 1 else job.reason
@@ -125,13 +74,13 @@ def _plan(draft: _Draft, nodes: tuple[str, ...], secret: str) -> None:
     )  # fmt: skip
 
 
-def _launching(draft: _Draft) -> None:
-    if _ends_early(draft):
+def _launching(draft: Draft) -> None:
+    if ends_early(draft):
         return
     deadline = draft.live.planned_at + timedelta(seconds=draft.job.spec.limits.start)
     if draft.now >= deadline:
         states = ", ".join(_state(draft.seen, number) for number in draft.live.hosts)
-        _fail(draft, Cause("STARTUP", f"not all ranks were ready in time ({states})", -1))
+        fail(draft, Cause("STARTUP", f"not all ranks were ready in time ({states})", -1))
         return
     draft.look_at(deadline)
     seal = draft.seen.seal
@@ -146,7 +95,7 @@ def _launching(draft: _Draft) -> None:
         _go_live(draft, reports)
 
 
-def _address(draft: _Draft, reports: list[RankReport]) -> None:
+def _address(draft: Draft, reports: list[RankReport]) -> None:
     """All ranks are ready and the border is sealed: fix the plan, or refuse a rank of another class."""
     if draft.live.seal is None or not all(report.state == "ready" for report in reports):
         return
@@ -160,17 +109,17 @@ def _address(draft: _Draft, reports: list[RankReport]) -> None:
                 part = parts[0]
                 text = f"rank {rank} is refused: its {name} differs in {', '.join(parts)}"
                 text += f" ({part} is {theirs.get(part)!r}, the job's {mine.get(part)!r})"
-                _fail(draft, Cause("STARTUP", text, -1))
+                fail(draft, Cause("STARTUP", text, -1))
                 return
     draft.job = replace(draft.job, probe=probe, numeric_class=numeric_class)
     draft.generation = replace(draft.live, addresses=tuple(report.address for report in reports))
 
 
-def _go_live(draft: _Draft, reports: list[RankReport]) -> None:
+def _go_live(draft: Draft, reports: list[RankReport]) -> None:
     starts = {report.restored.step if report.restored else -1 for report in reports}
     if len(starts) != 1:
         text = f"the ranks restored different steps: {sorted(starts)}"
-        _fail(draft, Cause("STARTUP", text, -1, is_final=True))
+        fail(draft, Cause("STARTUP", text, -1, is_final=True))
         return
     restored = reports[0].restored
     assert restored is not None, "a rank that trains has said what it restored"
@@ -190,11 +139,11 @@ def _go_live(draft: _Draft, reports: list[RankReport]) -> None:
     _progress(draft, reports)
 
 
-def _running(draft: _Draft, offer: Offer) -> None:
+def _running(draft: Draft, offer: Offer) -> None:
     reports = draft.reports()
     if reports is not None:
         _progress(draft, reports)
-    if _ends_early(draft):
+    if ends_early(draft):
         return
     if draft.live.is_stopping:
         _await_stop(draft, reports)
@@ -202,103 +151,7 @@ def _running(draft: _Draft, offer: Offer) -> None:
         _rescale(draft, offer)
 
 
-def _ends_early(draft: _Draft) -> bool:
-    """See to a finish, a cancel or a failure; say whether the generation ended by one."""
-    finished = [report.rank.result for number in draft.live.hosts
-                if isinstance(here := draft.seen.host(number), Reporting)
-                and (report := here.report).rank.result is not None]  # fmt: skip
-    if draft.seen.result is not None:
-        _finish(draft, draft.seen.result)
-    elif draft.job.desired_run == "cancel":
-        _drain(draft, Phase.CANCELLED, "CANCELLED", "cancelled by its user")
-    elif finished:
-        # The record is durable before it is reported; it is read from storage in the next turn.
-        draft.look_at(draft.now)
-    elif (cause := find_cause(draft.live, draft.seen, draft.snapshot.past)) is not None:
-        _fail(draft, cause)
-    elif (text := symptoms(draft.live, draft.seen)) is not None:
-        _await_cause(draft, text)
-    else:
-        return False
-    return True
-
-
-def _finish(draft: _Draft, result: Mapping[str, Any]) -> None:
-    """The end record is there; ranks that have not said so yet have a second to hand their last records to the host."""
-    late = [number for number in draft.live.hosts
-            if isinstance(here := draft.seen.host(number), Reporting)
-            and here.is_reachable and here.report.exit is None and here.report.rank.result is None]  # fmt: skip
-    due = _grace(draft)
-    if late and draft.now < due:
-        draft.look_at(due)
-    else:
-        first = draft.seen.host(draft.live.hosts[0])
-        if isinstance(first, Reporting):
-            clock = {name: value for name, value in first.report.rank.seconds.items() if name.startswith("step_")}
-            draft.generation = replace(draft.live, seconds=draft.live.seconds | clock)
-        _drain(draft, Phase.SUCCEEDED, "FINISHED", "all steps are done", **_result(result))
-
-
-def _grace(draft: _Draft) -> datetime:
-    """Return until when hosts may still say what this turn lacks: a second from the first turn that lacked it."""
-    since = draft.live.symptom_at or draft.now
-    draft.generation = replace(draft.live, symptom_at=since)
-    return since + SYMPTOM_WAIT
-
-
-def _await_cause(draft: _Draft, text: str) -> None:
-    """Only symptoms so far: the host of the lost rank has a second to report what happened."""
-    due = _grace(draft)
-    if draft.now >= due:
-        _fail(draft, Cause("RANK_CRASH", f"no host reported the cause; {text}", -1))
-    else:
-        draft.look_at(due)
-
-
-def _fail(draft: _Draft, cause: Cause) -> None:
-    past, spec = draft.snapshot.past, draft.job.spec
-    is_over = cause.is_final or not within_budget(spec, cause.kind, past)
-    failure = {"kind": cause.kind, "text": cause.text, "step": cause.step, "traceback": cause.traceback}
-    counted = budget_in_words(draft.snapshot, cause.kind)
-    if is_over:
-        reason = f"{cause.kind}: {cause.text}" + ("" if cause.is_final else f" ({counted})")
-        _drain(draft, Phase.FAILED, cause.kind, reason, cause, failure=failure)
-    else:
-        wait = delay(spec, cause.kind, past)
-        reason = f"{cause.kind}: {cause.text} ({counted}); starting again from the newest checkpoint"
-        _drain(draft, Phase.WAITING, cause.kind, reason, cause, not_before=draft.now + wait)
-
-
-def _drain(draft: _Draft, ending: Phase, outcome: str, reason: str, cause: Cause | None = None, **changes: Any) -> None:
-    """End the generation, doom its hosts, and leave the phase `ending` for when they are gone."""
-    seconds = dict(draft.live.seconds)
-    draft.generation = replace(
-        draft.live, state=GenerationState.ENDED, ended_at=draft.now, ended_step=draft.job.step, outcome=outcome,
-        cause="" if cause is None else cause.text,
-        seconds=seconds | ({"cause_step": cause.step} if cause is not None else {}),
-    )  # fmt: skip
-    draft.hosts = tuple(
-        replace(host, state=HostState.DOOMED) if host.state is HostState.WANTED else host for host in draft.hosts
-    )
-    draft.move(Phase.DRAINING, reason, ending=ending, replaying_from=None, **changes)
-
-
-def _draining(draft: _Draft) -> None:
-    hosts = []
-    for host in draft.hosts:
-        seen = draft.seen.host(host.number)
-        is_gone = isinstance(seen, Dead) and (seen.is_swept or seen.node_lost)
-        hosts.append(replace(host, state=HostState.GONE) if is_gone else host)
-    draft.hosts = tuple(hosts)
-    if any(host.state is not HostState.GONE for host in draft.hosts):
-        return
-    ending = draft.job.ending or Phase.WAITING
-    if ending is Phase.WAITING and draft.job.desired_run == "cancel":
-        ending = Phase.CANCELLED
-    draft.move(ending, draft.job.reason, ending=None)
-
-
-def _rescale(draft: _Draft, offer: Offer) -> None:
+def _rescale(draft: Draft, offer: Offer) -> None:
     """Begin a change of the number of ranks, or say what it waits for."""
     job, count = draft.job, len(draft.live.hosts)
     missing = job.target - count - len(offer.nodes)
@@ -316,10 +169,10 @@ def _rescale(draft: _Draft, offer: Offer) -> None:
     draft.say("RESCALE", f"ranks {count} → {job.target}: saving at the next step, then starting anew")
 
 
-def _await_stop(draft: _Draft, reports: list[RankReport] | None) -> None:
+def _await_stop(draft: Draft, reports: list[RankReport] | None) -> None:
     if reports is not None and all(report.state == "stopped" for report in reports):
         count = len(draft.live.hosts)
-        _drain(
+        drain(
             draft,
             Phase.WAITING,
             "RESCALE",
@@ -329,12 +182,12 @@ def _await_stop(draft: _Draft, reports: list[RankReport] | None) -> None:
     assert draft.live.stopping_since is not None
     deadline = draft.live.stopping_since + timedelta(seconds=draft.job.spec.limits.stop)
     if draft.now >= deadline:
-        _fail(draft, Cause("HANG", "the ranks did not stop within limits.stop", -1))
+        fail(draft, Cause("HANG", "the ranks did not stop within limits.stop", -1))
     else:
         draft.look_at(deadline)
 
 
-def _progress(draft: _Draft, reports: list[RankReport]) -> None:
+def _progress(draft: Draft, reports: list[RankReport]) -> None:
     """Take over what the ranks committed; the shown step is a high-water mark."""
     mine = [report for report in reports if report.generation == draft.live.number]
     if not mine:
@@ -347,10 +200,6 @@ def _progress(draft: _Draft, reports: list[RankReport]) -> None:
         job, step=newest.step, epoch=newest.epoch, samples=newest.samples, metrics=dict(newest.metrics) or job.metrics,
         replaying_from=None if newest.step >= job.step and job.replaying_from is not None else job.replaying_from,
     )  # fmt: skip
-
-
-def _result(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {"result": dict(body), "step": int(body["steps"]), "samples": int(body["samples"])}
 
 
 def _trains(report: RankReport) -> bool:

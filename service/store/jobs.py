@@ -11,7 +11,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
-from service.control.decide import Decision
+from service.control.draft import Decision
 from service.control.job import TERMINAL, Event, Host, HostState, Past, Snapshot
 from service.control.observation import Node
 from service.control.spec import FAILURES

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from api.app import create_app
 from api.auth import Doors, Role
 from api.routes import Backend
-from service.control.decide import Decision
+from service.control.draft import Decision
 from service.control.job import Phase
 from service.store.jobs import JobStore
 from service.store.lease import new_term

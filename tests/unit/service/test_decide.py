@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from service.control.allocate import Offer
-from service.control.decide import Decision, decide
+from service.control.decide import decide
+from service.control.draft import Decision
 from service.control.job import Generation, GenerationState, Host, HostState, Job, Past, Phase, Snapshot
 from service.control.observation import Dead, HostSeen, SealSeen, Seen, Starting
 from tests.builders import at, failed, generation, host, job, killed, live, report, spec

@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 
-from service.control.decide import Decision
+from service.control.draft import Decision
 from service.control.job import Event, Generation, GenerationState, Host, HostState, Job, Phase
 from service.control.observation import Node
 from service.errors import Conflict, Deposed, Fenced, NotFound
