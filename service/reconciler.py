@@ -13,7 +13,7 @@ import structlog
 
 from service.cluster.names import HostName
 from service.cluster.port import Cluster, Order
-from service.control.allocate import Claim, Offer, allocate
+from service.control.allocate import Claim, Offer, allocate, claim_of
 from service.control.decide import decide
 from service.control.effects import Effect, EndHost, LaunchHost, SealLineage, Tell, required_effects, work_of
 from service.control.job import TERMINAL, Event, GenerationState, HostState, Phase, Snapshot
@@ -115,7 +115,7 @@ class Reconciler:
         self._cluster.forget(job)
 
     def _claims(self, now: datetime) -> list[Claim]:
-        return [_claim(item.snapshot, now) for item in self._memory.known.values()]
+        return [claim_of(item.snapshot, now) for item in self._memory.known.values()]
 
     def _guarded(self, job: str, now: datetime) -> None:
         """One job's trouble is never another's: the per-job boundary."""
@@ -277,17 +277,6 @@ class Reconciler:
                 if host.number == name.number and host.state is HostState.GONE:
                     log.warning("ending a host that no row wants", host=str(name))
                     self._cluster.end(name, host.node)
-
-
-def _claim(snapshot: Snapshot, now: datetime) -> Claim:
-    job = snapshot.job
-    held = tuple(host.node for host in snapshot.hosts)
-    most = 0
-    if job.phase is Phase.WAITING and (job.not_before is None or job.not_before <= now) and job.desired_run == "run":
-        most = job.target
-    elif job.phase is Phase.RUNNING and snapshot.generation is not None and not snapshot.generation.is_stopping:
-        most = max(0, job.target - len(snapshot.generation.hosts))
-    return Claim(job.id, job.spec.resources, most, held)
 
 
 def _rank_rows(snapshot: Snapshot, seen: Seen) -> list[RankRow]:

@@ -4,7 +4,6 @@ One loop over steps and the verdicts of regroup.py; every exception of a peer's 
 state as after the last applied step. It must not import mindspore or decide memberships.
 """
 
-import math
 import statistics
 import time
 from collections import deque
@@ -12,17 +11,18 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from workers.agree import agree
 from workers.checkpoint import Save, Saver, load_newest
-from workers.collectives.port import Group, Parcel
-from workers.collectives.tree import TreeReduce, raw
+from workers.collectives.port import Group
+from workers.collectives.tree import TreeReduce
 from workers.desk import Desk
-from workers.errors import DivergenceError, LossNotFinite, PeerLost
+from workers.errors import DivergenceError
 from workers.evaluation import evaluate
+from workers.metrics import in_order, means, refuse_not_finite
 from workers.phases import Phase, PhasePage
-from workers.protocol import Header, Plan, Record, Restored, Result, ShardRecord, Work, encode
-from workers.reduction import tree_sum
-from workers.regroup import GoOn, LeaveFor, StopHere, Verdict, after_step, committed, start_of
-from workers.state import Array, State
+from workers.protocol import Header, Plan, Record, Restored, Result, ShardRecord, Work
+from workers.regroup import GoOn, LeaveFor, StopHere, Verdict, after_step, committed
+from workers.state import State
 from workers.step import Clock, Step
 from workers.storage import Storage
 
@@ -102,7 +102,9 @@ class Trainer:
         me = plan.members[group.rank]
         ranges = tuple((member.begin, member.end) for member in plan.members)
         tree = TreeReduce(group, self.step.model.layout, ranges)
-        self._agree(plan, group, tree)
+        report = self.desk.report
+        fresh = report.restored if report.generation == 0 else None
+        agree(self.state, group, tree, self._header(plan), fresh)
         self._pending = [item for item in self._pending if item[0] <= self.state.step]
         self._saved_at = time.monotonic()
         self.desk.say(state="training", generation=plan.generation, applied=self.state.step,
@@ -140,8 +142,8 @@ class Trainer:
             self.phases.enter(Phase.SEND, index)
             totals = tree.collect(header, occupied, mine)
             self._commit(totals.headers, plan)
-            records = _in_order(totals.headers)
-            _refuse_not_finite(index, records, plan, group.rank)
+            records = in_order(totals.headers)
+            refuse_not_finite(index, records, plan, group.rank)
             self.phases.enter(Phase.GATHER, index)
             tree.finish(self._header(plan), occupied, mine, totals, self.step.model.reduced)
         finally:
@@ -163,7 +165,7 @@ class Trainer:
         fed = tuple((record.shard, record.ids) for record in records)
         epoch = self.state.feed(fed, sampling.ends_epoch(index))
         self.state.step = index + 1
-        for name, value in _means(records).items():
+        for name, value in means(records).items():
             self._later(plan, "metric", name, value)
         if epoch is not None:
             self._later(plan, "epoch", epoch.hex(), float(sampling.epoch_of(index)))
@@ -185,38 +187,6 @@ class Trainer:
         epoch = sampling.epoch_of(max(step - 1, 0))
         self.desk.say(state="training", generation=plan.generation, step=step, applied=self.state.step, epoch=epoch,
                       samples=sampling.samples_before(step), metrics=self.desk.report.metrics | metrics)  # fmt: skip
-
-    def _agree(self, plan: Plan, group: Group, tree: TreeReduce) -> None:
-        """Compare states with all members; those behind copy from the lowest rank with the highest step."""
-        mine = msgspec.structs.replace(self._header(plan), state=self.state.digest())
-        start = start_of(tree.talk(mine))
-        self._check_restored(start.behind)
-        if group.rank == start.source:
-            head = encode([self.state.step, self.state.ledger, self.state.epoch_ledger])
-            parcel = Parcel(head, [_bytes(self.state.arrays[name]) for name in self.state.names])
-            group.exchange(dict.fromkeys(start.behind, parcel), {})
-        elif group.rank in start.behind:
-            self._copy_from(group, start.source)
-        else:
-            group.exchange({}, {})
-        after = msgspec.structs.replace(self._header(plan), state=self.state.digest())
-        if start_of(tree.talk(after)).behind:
-            raise DivergenceError("a copied state is not the state it was copied from")
-
-    def _check_restored(self, behind: tuple[int, ...]) -> None:
-        report = self.desk.report
-        if behind and report.step == 0 and report.restored is not None and self.desk.report.generation == 0:
-            raise DivergenceError(
-                f"ranks {behind} restored another step than the others; this one restored step {report.restored.step}"
-            )
-
-    def _copy_from(self, group: Group, source: int) -> None:
-        scratch = self.state.copy()
-        buffers = [_bytes(scratch[name]) for name in self.state.names]
-        came = group.exchange({}, {source: buffers})
-        step, ledger, epoch_ledger = msgspec.msgpack.decode(came[source], type=tuple[int, bytes, bytes])
-        self.state.write(scratch)
-        self.state.step, self.state.ledger, self.state.epoch_ledger = step, ledger, epoch_ledger
 
     def _header(self, plan: Plan, records: tuple[ShardRecord, ...] = ()) -> Header:
         generation = plan.generation
@@ -297,7 +267,7 @@ class Trainer:
         self.desk.say(state="evaluating")
         records = evaluate(self.step.model, self.work.shards, self.work.shard_batch, shards)
         headers = tree.talk(msgspec.structs.replace(self._header(plan), shards=records))
-        self._evaluation = _means(_in_order(headers), prefix="eval_")
+        self._evaluation = means(in_order(headers), prefix="eval_")
         for name, value in self._evaluation.items():
             self._later(plan, "metric", name, value)
         self._commit(headers, plan)
@@ -326,35 +296,3 @@ class Trainer:
             self.state.weights_sha256(), self.state.ledger.hex(), self.desk.report.saved,
         )  # fmt: skip
         return Finished(result)
-
-
-def _bytes(array: Array) -> memoryview:
-    return raw(array.reshape(-1).view("u1"))
-
-
-def _in_order(headers: tuple[Header, ...]) -> tuple[ShardRecord, ...]:
-    return tuple(sorted((record for header in headers for record in header.shards), key=lambda item: item.shard))
-
-
-def _means(records: tuple[ShardRecord, ...], prefix: str = "") -> dict[str, float]:
-    """Return each metric's weighted mean, both sums along the tree; a training step also has its loss."""
-    means: dict[str, float] = {}
-    if not prefix and records:
-        loss, weight = tree_sum([item.loss for item in records]), tree_sum([item.weight for item in records])
-        means["loss"] = loss / weight if weight else math.nan
-    for name in sorted({name for record in records for name in record.metrics}):
-        pairs = [record.metrics[name] for record in records if name in record.metrics]
-        total, weight = tree_sum([pair[0] for pair in pairs]), tree_sum([pair[1] for pair in pairs])
-        means[prefix + name] = total / weight if weight else math.nan
-    return means
-
-
-def _refuse_not_finite(index: int, records: tuple[ShardRecord, ...], plan: Plan, rank: int) -> None:
-    """End the step when a loss is not finite: the shard's own rank has the fault, for its peers it is lost."""
-    for record in records:
-        if not math.isfinite(record.loss):
-            why = f"the loss of shard {record.shard} is {record.loss} in step {index + 1}"
-            owner = next(member.rank for member in plan.members if member.begin <= record.shard < member.end)
-            if owner == rank:
-                raise LossNotFinite(why)
-            raise PeerLost(owner, why)

@@ -5,7 +5,9 @@ Pure: first come, first served, over what the rows of all jobs already hold. It 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
+from service.control.job import Phase, Snapshot
 from service.control.observation import Capacity
 from service.control.spec import Resources
 
@@ -26,6 +28,18 @@ class Offer:
 
     nodes: tuple[str, ...]
     text: str
+
+
+def claim_of(snapshot: Snapshot, now: datetime) -> Claim:
+    """Return what a job holds, and how many ranks more it could use now."""
+    job = snapshot.job
+    held = tuple(host.node for host in snapshot.hosts)
+    most = 0
+    if job.phase is Phase.WAITING and (job.not_before is None or job.not_before <= now) and job.desired_run == "run":
+        most = job.target
+    elif job.phase is Phase.RUNNING and snapshot.generation is not None and not snapshot.generation.is_stopping:
+        most = max(0, job.target - len(snapshot.generation.hosts))
+    return Claim(job.id, job.spec.resources, most, held)
 
 
 def allocate(claims: Iterable[Claim], capacity: Capacity) -> dict[str, Offer]:
