@@ -25,7 +25,8 @@ def new_job_id() -> str:
 def run_api(settings: Settings) -> int:
     """Serve on loopback until told to end."""
     engine, bulk = open_engine(settings.database_url), open_engine(settings.metrics_url, "NORMAL")
-    migrate(engine)
+    migrate(engine, "truth")
+    migrate(bulk, "bulk")
     storage = open_storage(str(settings.storage))
     backend = Backend(Queries(engine, bulk), WishStore(engine), storage, utc_now, new_job_id)
     tokens = {role: read_token(settings.home, role.value) for role in Role}

@@ -35,7 +35,8 @@ def run_controller(settings: Settings) -> int:
     while not lease.is_held():
         time.sleep(STANDBY)
     engine, bulk = open_engine(settings.database_url), open_engine(settings.metrics_url, "NORMAL")
-    migrate(engine)
+    migrate(engine, "truth")
+    migrate(bulk, "bulk")
     term = new_term(engine, f"{socket.gethostname()}:{os.getpid()}", utc_now())
     log.info("leading", term=term)
     cluster = RayCluster(settings.ray_address, settings.scratch)

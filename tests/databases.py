@@ -11,7 +11,8 @@ class Databases:
     def __init__(self, folder: Path) -> None:
         self.engine = open_engine(f"sqlite:///{folder / 'muster.db'}", "OFF")
         self.bulk_engine = open_engine(f"sqlite:///{folder / 'metrics.db'}", "OFF")
-        migrate(self.engine)
+        migrate(self.engine, "truth")
+        migrate(self.bulk_engine, "bulk")
 
     def close(self) -> None:
         """Drop the connections."""

@@ -24,7 +24,6 @@ class BulkStore:
 
     def __init__(self, engine: Engine, bulk: Engine, term: int) -> None:
         self._engine, self._bulk, self._term = engine, bulk, term
-        t.bulk_metadata.create_all(bulk)
 
     def take(self, job: str, host: int, last: int, records: Sequence[Record], now: datetime) -> list[Event]:
         """Store the records of a host up to number `last`, which acknowledges them; return divergences as events."""

@@ -16,6 +16,8 @@ from sqlalchemy import Connection, Engine, event
 from service.errors import Unsupported
 
 Durability = Literal["FULL", "NORMAL", "OFF"]
+Schema = Literal["truth", "bulk"]
+"""The folder of migrations: what must never be lost, and metric points."""
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lustre", "ceph", "glusterfs"})
 
 
@@ -58,12 +60,14 @@ def reading(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def migrate(engine: Engine) -> None:
-    """Bring the main database to the newest schema."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+def migrate(engine: Engine, schema: Schema) -> None:
+    """Bring a database to the newest form of its schema."""
+    config, scripts = Config(), Path(__file__).parent / "migrations"
+    options = {"script_location": scripts, "version_locations": scripts / schema, "path_separator": "newline"}
+    for name, value in options.items():
+        config.set_main_option(name, str(value).replace("%", "%%"))
     with engine.connect().execution_options(muster_writes=True) as connection:
-        config.attributes["connection"] = connection
+        config.attributes.update(connection=connection, schema=schema)
         command.upgrade(config, "head")
         connection.commit()
 

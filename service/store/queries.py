@@ -24,7 +24,6 @@ class Queries:
 
     def __init__(self, engine: Engine, bulk: Engine) -> None:
         self._engine, self._bulk = engine, bulk
-        t.bulk_metadata.create_all(bulk)
 
     def job(self, job: str) -> dict[str, Any]:
         """Return one job with its number of ranks. NotFound when there is none."""

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
@@ -29,7 +29,7 @@ from service.errors import ClusterAway, Conflict, Deposed
 from service.reconciler import Reconciler, Stores
 from service.store import tables as t
 from service.store.bulk import BulkStore
-from service.store.engine import migrate, open_engine, reading
+from service.store.engine import Schema, migrate, open_engine, reading
 from service.store.jobs import JobStore
 from service.store.lease import new_term
 from service.store.wishes import WishStore
@@ -40,6 +40,7 @@ from workers.storage import FolderStorage
 
 MOST_TURNS = 20
 SETTLE = 300
+TEMPLATES: tuple[tuple[Schema, str], ...] = (("truth", "muster.db"), ("bulk", "metrics.db"))
 
 
 @cache
@@ -348,31 +349,25 @@ def run_schedule(folder: Path, seed: int) -> list[str]:
 
 @contextmanager
 def template() -> Iterator[Path]:
-    """A migrated empty database, in memory-backed storage where there is one."""
+    """Migrated empty databases, in memory-backed storage where there is one."""
     base = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="muster-sim-", dir=base) as name:
         root = Path(name)
-        engine = open_engine(f"sqlite:///{root / 'template.db'}", "OFF")
-        with closing(_Disposing(engine)):
-            migrate(engine)
+        for schema, file in TEMPLATES:
+            engine = open_engine(f"sqlite:///{root / file}", "OFF")
+            migrate(engine, schema)
             with engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            engine.dispose()
         yield root
-
-
-@dataclass
-class _Disposing:
-    engine: Engine
-
-    def close(self) -> None:
-        self.engine.dispose()
 
 
 def _one(job: tuple[str, int]) -> str | None:
     root, seed = Path(job[0]), job[1]
     folder = root / f"run-{seed}"
     folder.mkdir()
-    shutil.copy(root / "template.db", folder / "muster.db")
+    for _, file in TEMPLATES:
+        shutil.copy(root / file, folder / file)
     try:
         run_schedule(folder, seed)
     except Broken as error:

@@ -2,9 +2,16 @@
 
 from alembic import context
 
-from service.store.tables import metadata
+from service.store.tables import bulk_metadata, metadata
 
-connection = context.config.attributes["connection"]
-context.configure(connection=connection, target_metadata=metadata, render_as_batch=True)
+given = context.config.attributes
+is_bulk = given["schema"] == "bulk"
+context.configure(
+    connection=given["connection"],
+    target_metadata=bulk_metadata if is_bulk else metadata,
+    # The two may share one database; each has a history of its own.
+    version_table="alembic_version_bulk" if is_bulk else "alembic_version",
+    render_as_batch=True,
+)
 with context.begin_transaction():
     context.run_migrations()
