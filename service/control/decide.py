@@ -13,7 +13,7 @@ from service.control.allocate import Offer
 from service.control.draft import Decision, Draft
 from service.control.ending import drain, ends_early, fail, leave_drained, result_of
 from service.control.failure import Cause
-from service.control.job import Generation, GenerationState, Host, Phase, Snapshot
+from service.control.job import Generation, GenerationState, Host, Phase, Snapshot, in_ranks
 from service.control.observation import Dead, Reporting, Seen, Starting, Unknown
 from workers.protocol import RankReport
 
@@ -62,14 +62,14 @@ def _waiting(draft: Draft, offer: Offer, secret: Callable[[], str]) -> None:
 def _plan(draft: Draft, nodes: tuple[str, ...], secret: str) -> None:
     job, number = draft.job, draft.job.generation + 1
     hosts = tuple(Host(job.next_host + rank, number, node) for rank, node in enumerate(nodes))
-    why = "the first start" if number == 1 else job.reason
+    why = "the first start" if draft.generation is None else draft.generation.ending
     draft.generation = Generation(
         number, GenerationState.PLANNED, tuple(host.number for host in hosts), why, draft.now, secret
     )
     draft.hosts = (*draft.hosts, *hosts)
     short = "" if len(nodes) >= job.target else f" (of {job.target} wanted)"
     draft.move(
-        Phase.LAUNCHING, f"starting {len(nodes)} ranks{short} as generation {number}",
+        Phase.LAUNCHING, f"starting {in_ranks(len(nodes))}{short} as generation {number}",
         generation=number, next_host=job.next_host + len(nodes), not_before=None,
     )  # fmt: skip
 
@@ -133,7 +133,7 @@ def _go_live(draft: Draft, reports: list[RankReport]) -> None:
     )
     source = f"checkpoint {restored.lineage}, step {from_step}" if restored.lineage else "the beginning"
     draft.move(
-        Phase.RUNNING, f"{len(reports)} ranks train from {source}",
+        Phase.RUNNING, f"{_train(len(reports))} from {source}",
         replaying_from=from_step if from_step < job.step else None, steps_total=reports[0].steps_total,
     )  # fmt: skip
     _progress(draft, reports)
@@ -158,7 +158,7 @@ def _rescale(draft: Draft, offer: Offer) -> None:
     if job.target == count:
         return
     if missing > 0:
-        reason = f"{count} ranks train; {job.target} wanted: needs {job.target - count} × {offer.text}"
+        reason = f"{_train(count)}; {job.target} wanted: needs {job.target - count} × {offer.text}"
         # What a spec aims for may wait in silence; what an operator asked for may not.
         if reason != job.reason and job.desired_ranks is not None:
             draft.job = replace(job, reason=reason)
@@ -176,7 +176,7 @@ def _await_stop(draft: Draft, reports: list[RankReport] | None) -> None:
             draft,
             Phase.WAITING,
             "RESCALE",
-            f"rescale from {count} to {draft.job.target} ranks at step {draft.job.step}",
+            f"rescale from {count} to {in_ranks(draft.job.target)} at step {draft.reached}",
         )
         return
     assert draft.live.stopping_since is not None
@@ -200,6 +200,10 @@ def _progress(draft: Draft, reports: list[RankReport]) -> None:
         job, step=newest.step, epoch=newest.epoch, samples=newest.samples, metrics=dict(newest.metrics) or job.metrics,
         replaying_from=None if newest.step >= job.step and job.replaying_from is not None else job.replaying_from,
     )  # fmt: skip
+
+
+def _train(count: int) -> str:
+    return f"{in_ranks(count)} {'trains' if count == 1 else 'train'}"
 
 
 def _trains(report: RankReport) -> bool:

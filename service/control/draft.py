@@ -58,6 +58,16 @@ class Draft:
         assert self.generation is not None, "the phase implies a generation"
         return self.generation
 
+    @property
+    def reached(self) -> int:
+        """The newest step the generation is known to have committed: below the job's step while it redoes some."""
+        if self.job.replaying_from is None:
+            return self.job.step
+        steps = [here.report.rank.step for number in self.live.hosts
+                 if isinstance(here := self.seen.host(number), Reporting)
+                 and here.report.rank.generation == self.live.number]  # fmt: skip
+        return max(steps, default=self.job.replaying_from)
+
     def reports(self) -> list[RankReport] | None:
         """Return the rank reports of the generation's hosts in rank order, or None when one has not reported."""
         found = []

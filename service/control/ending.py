@@ -88,8 +88,8 @@ def drain(draft: Draft, ending: Phase, outcome: str, reason: str, cause: Cause |
     """End the generation, doom its hosts, and leave the phase `ending` for when they are gone."""
     seconds = dict(draft.live.seconds)
     draft.generation = replace(
-        draft.live, state=GenerationState.ENDED, ended_at=draft.now, ended_step=draft.job.step, outcome=outcome,
-        cause="" if cause is None else cause.text,
+        draft.live, state=GenerationState.ENDED, ended_at=draft.now, ended_step=draft.reached, outcome=outcome,
+        cause=reason if cause is None else cause.text,
         seconds=seconds | ({"cause_step": cause.step} if cause is not None else {}),
     )  # fmt: skip
     draft.hosts = tuple(

@@ -71,7 +71,7 @@ class Host:
 @dataclass(frozen=True, slots=True)
 class Generation:
     """One fixed membership. `seal`: the lineage number before which its start is looked for; `addresses`: of the ranks,
-    once all are ready; `outcome`: why it ended; `cause_*`: of a failure.
+    once all are ready; `outcome` and `cause`: the kind of its end, and why in words.
     """
 
     number: int
@@ -92,6 +92,11 @@ class Generation:
     outcome: str = ""
     cause: str = ""
     seconds: Json = field(default_factory=dict)
+
+    @property
+    def ending(self) -> str:
+        """Why it ended: with it the story of the next one begins."""
+        return self.cause if self.outcome == "RESCALE" else f"{self.outcome}: {self.cause}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +156,8 @@ class Event:
 
     kind: str
     text: str
+
+
+def in_ranks(count: int) -> str:
+    """Return a number of ranks in words."""
+    return "1 rank" if count == 1 else f"{count} ranks"

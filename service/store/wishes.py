@@ -8,7 +8,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
-from service.control.job import Phase
+from service.control.job import Phase, in_ranks
 from service.control.spec import JobSpec
 from service.errors import Conflict, NotFound
 from service.store import tables as t
@@ -31,9 +31,8 @@ class WishStore:
                     metrics={}, probe={}, numeric_class={},
                 )
             )  # fmt: skip
-            _event(
-                connection, job, now, "SUBMITTED", f"{spec.name}: {spec.ranks.initial} ranks, {spec.shard_count} shards"
-            )
+            text = f"{spec.name}: {in_ranks(spec.ranks.initial)}, {spec.shard_count} shards"
+            _event(connection, job, now, "SUBMITTED", text)
 
     def cancel(self, job: str, now: datetime) -> None:
         """Ask for the job's end; asking again changes nothing. Conflict when it has ended otherwise."""
@@ -53,7 +52,7 @@ class WishStore:
             if phase.is_terminal or wish == "cancel":
                 raise Conflict(f"job {job} is ending or has ended ({phase.value}); it cannot be scaled")
             _wish(connection, job, desired_ranks=ranks)
-            text = "the number of ranks is automatic again" if ranks is None else f"its operator pins {ranks} ranks"
+            text = "the number of ranks is automatic again" if ranks is None else f"its operator pins {in_ranks(ranks)}"
             _event(connection, job, now, "SCALE", text)
 
     def add_bundle(self, digest: str, size: int, now: datetime) -> None:

@@ -295,6 +295,32 @@ def test_a_rescale_saves_first_and_then_restarts() -> None:
     assert (stopped.generation.outcome, stopped.generation.ended_step) == ("RESCALE", 6)
 
 
+def test_a_generation_that_redoes_steps_ends_where_it_stood_itself() -> None:
+    wish = running(step=55, replaying_from=40)
+    parked = turn(wish, live(is_stopping=True, stopping_since=at(0)), two_hosts(), both("stopped", step=41))
+    assert parked.generation is not None
+    assert (parked.generation.ended_step, parked.job.step) == (41, 55)
+    assert "at step 41" in parked.job.reason
+    crashed = turn(wish, live(), two_hosts(), {1: killed(1, step=43), 2: Dead("gone", False, True)})
+    assert crashed.generation is not None
+    assert crashed.generation.ended_step == 43
+
+
+def test_a_generation_says_why_it_was_started_though_its_job_waited_for_room() -> None:
+    crashed = turn(running(step=5), live(), two_hosts(), {1: report(1), 2: killed(2)})
+    assert crashed.generation is not None
+    waiting = job(generation=1, next_host=3)
+    for state in (waiting, turn(waiting, crashed.generation, offer=NO_ROOM).job):
+        again = turn(state, crashed.generation)
+        assert again.generation is not None
+        assert again.generation.why == "RANK_CRASH: rank 1 ended with signal 9 and no end record"
+    stopped = turn(running(), live(is_stopping=True, stopping_since=at(0)), two_hosts(), both("stopped", step=6))
+    again = turn(job(generation=1, next_host=3), stopped.generation, offer=Offer(("a",), "x"))
+    assert again.generation is not None
+    assert again.generation.why == "rescale from 2 to 2 ranks at step 6"
+    assert "starting 1 rank (of 2 wanted)" in again.job.reason
+
+
 def test_a_growth_without_room_says_so_and_trains_on() -> None:
     decision = turn(running(desired_ranks=4), live(), two_hosts(), both(), offer=Offer(("a",), "{cpu 1}; free: a 1"))
     assert decision.job.phase is Phase.RUNNING
