@@ -106,8 +106,10 @@ class RankProcess:
 
 
 def spawn(mark: str, folder: Path, outer: Mapping[str, str], low_priority: bool = False) -> RankProcess:
-    """Start a rank process in its own session and folder.
+    """Start a rank process in its own process group and folder.
 
+    Not in its own session: Linux schedules each session as one group, and ranks that share cores then no longer
+    yield to each other (docs/decisions/cores.md).
     Call it from a thread that lives as long as the process: the parent-death signal follows the thread.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +126,7 @@ def spawn(mark: str, folder: Path, outer: Mapping[str, str], low_priority: bool 
             stdout=output,
             stderr=output,
             pass_fds=(theirs.fileno(),),
-            start_new_session=True,
+            process_group=0,
         )
     return RankProcess(mark, popen, mine, folder)
 
