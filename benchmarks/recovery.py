@@ -21,11 +21,14 @@ def one_kill(service: Service, ranks: int, at: int) -> dict[str, float]:
     )  # fmt: skip
     while service.client.job(job)["step"] < at:
         time.sleep(0.005)
-    before = service.client.job(job)["step"]
     victim = service.client.rows(job, "ranks")[-1]["pid"]
     killed = time.time()
     os.kill(victim, signal.SIGKILL)
-    while (found := service.client.job(job))["step"] <= before + 1 or found["generation"] < 2:
+    while service.client.job(job)["generation"] < 2:
+        time.sleep(0.005)
+    # Steps that were committed before the end was seen come in after the kill, too: only later ones are new.
+    reached = service.client.rows(job, "generations")[0]["ended_step"]
+    while service.client.job(job)["step"] <= reached:
         time.sleep(0.005)
     back = time.time()
     first, second = service.client.rows(job, "generations")[:2]
