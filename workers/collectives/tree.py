@@ -6,7 +6,7 @@ know what the values mean.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,11 +98,12 @@ class TreeReduce:
         divisors: dict[Kind, np.float32] = {"gradient": np.float32(totals.weight), "mean": np.float32(totals.samples)}
         for kind, begin, end in self._stretches(base, limit):
             pieces = {node: part[begin - base : end - base] for node, part in parts.items()}
-            total = combine(shards, pieces, _largest if kind == "max" else _sum)
+            target = result[begin:end]
+            total = combine(shards, pieces, _into(target, pieces[min(pieces)], np.maximum if kind == "max" else np.add))
             if kind in divisors:
-                np.divide(total, divisors[kind], out=result[begin:end])
-            else:
-                np.copyto(result[begin:end], total)
+                np.divide(total, divisors[kind], out=target)
+            elif total is not target:
+                np.copyto(target, total)
 
     def _stretches(self, base: int, limit: int) -> Iterator[tuple[Kind, int, int]]:
         for section in self._layout.sections:
@@ -124,9 +125,12 @@ class TreeReduce:
         return tuple(mine if rank == self._group.rank else theirs[rank] for rank in range(self._group.size))
 
 
-def _sum(left: Floats, right: Floats) -> Floats:
-    return np.add(left, right, out=left)
+def _into(target: Floats, first: Floats, merge: np.ufunc) -> Callable[[Floats, Floats], Floats]:
+    """Return a merge whose left spine runs in `target`: the tree's first part is read, not written and stored back."""
 
+    def add(left: Floats, right: Floats) -> Floats:
+        out = target if left is first or left is target else left
+        merged: Floats = merge(left, right, out=out)
+        return merged
 
-def _largest(left: Floats, right: Floats) -> Floats:
-    return np.maximum(left, right, out=left)
+    return add
