@@ -72,7 +72,7 @@ def schema() -> dict[str, Any]:
 @router.put("/v1/bundles/{digest}", status_code=201)
 async def put_bundle(digest: str, request: Request, back: Back) -> Bundle:
     """Store a code folder under its SHA-256."""
-    if not DIGEST.match(digest):
+    if not DIGEST.fullmatch(digest):
         raise Problem(422, f"{digest!r} is not a SHA-256 in hex")
     body = bytearray()
     async for piece in request.stream():

@@ -15,6 +15,7 @@ import psutil
 from api.client import Client
 from service.settings import ROOT, service_mark
 from service.supervisor import SERVICE
+from workers.local import read_spec
 from workers.process import marked
 
 MLP, DIGITS = ROOT / "benchmarks" / "programs" / "mlp", ROOT / "examples" / "digits"
@@ -30,7 +31,8 @@ class Service:
 
     def submit(self, code: Path, **spec: Any) -> str:
         """Submit a program; return the job's id."""
-        plain = {"name": "bench", "program": "program:build", "checkpoint": {"every_seconds": 0}}
+        plain = {"name": "bench", "program": "program:build", "checkpoint": {"every_seconds": 0},
+                 "environment": environment_of(code)}  # fmt: skip
         job: str = self.client.submit(plain | spec, code)["id"]
         return job
 
@@ -51,6 +53,12 @@ class Service:
                 continue
             total += times.user + times.system
         return total
+
+
+def environment_of(code: Path) -> dict[str, str]:
+    """Return the environment that a program's job.yaml asks for; empty when it has none."""
+    chosen: dict[str, str] = read_spec(code).get("environment", {}) if (code / "job.yaml").exists() else {}
+    return chosen
 
 
 @contextmanager

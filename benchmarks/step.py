@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.group import Ranges, run_group
 from benchmarks.peers.msrun import run_patiently
 from benchmarks.report import Report, median, options, p95
-from benchmarks.service import DIGITS, MLP, Service, running
+from benchmarks.service import DIGITS, MLP, Service, environment_of, running
 from workers.collectives.host import HostGroup
 
 SCRIPT = str(Path(__file__).parent / "peers" / "msrun_step.py")
@@ -31,12 +31,12 @@ def bare_steps(group: HostGroup, ranges: Ranges, code: str, batch: int, steps: i
     from workers.protocol import Cadence, Header, Work
     from workers.session import prepare
 
-    os.environ["GLOG_v"] = "3"
+    os.environ.update({"GLOG_v": "3"} | environment_of(Path(code)))  # before oneDNN looks
     shards = ranges[-1][1]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         work = Work(
-            "bench", 0, code, "program:build", {}, 7, shards, batch, steps, None, 1, Cadence(0, 0), 0, 0, folder, ""
+            "bench", 0, code, "program:build", {}, 7, shards, batch, steps, None, 1, Cadence(0, 0), 0, 0, folder, "", {}
         )
         prepared = prepare(work)
         phases = PhasePage(Path(folder) / "phase")
@@ -73,7 +73,8 @@ def served(service: Service, code: Path, ranks: int, **spec: Any) -> Json:
 def msrun(model: str, threads: int, steps: int) -> list[float]:
     """Seconds of each step of the plain script."""
     args = ["--model", model, "--steps", str(steps), "--threads", str(threads)]
-    found: list[float] = run_patiently(SCRIPT, 2, args, timedelta(minutes=2))["seconds"]
+    env = environment_of({"mlp": MLP, "digits": DIGITS}[model])
+    found: list[float] = run_patiently(SCRIPT, 2, args, timedelta(minutes=2), env=env)["seconds"]
     return found
 
 

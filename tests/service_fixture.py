@@ -14,7 +14,8 @@ import yaml
 from api.client import Client
 from service.settings import ROOT, load_settings, service_mark
 from service.supervisor import SERVICE
-from workers.process import MARK, marked
+from workers.environment import MARK
+from workers.process import marked
 
 TINY = ROOT / "tests" / "programs" / "tiny"
 DIGITS = ROOT / "examples" / "digits"

@@ -21,6 +21,7 @@ import msgspec
 import yaml
 
 from workers.desk import read_frame, send_frame, unpack
+from workers.environment import environment
 from workers.process import RankProcess, spawn, sweep
 from workers.protocol import Cadence, Exit, Failure, Member, Plan, RankReport, Record, Restore, Result, Work, encode
 from workers.sampling import deal
@@ -68,7 +69,7 @@ def work_of(spec: dict[str, Any], folder: Path, host: int, storage: str) -> Work
         "local", host, str(folder), spec["program"], spec.get("params", {}), int(spec.get("seed", 0)),
         int(spec["shards"]), int(spec["shard_batch"]), spec.get("steps"), spec.get("epochs"),
         int(spec.get("threads", 1)), cadence, int(spec.get("evaluate_every", 0)),
-        float(spec.get("pace_ms", 0)) / 1000, storage, "127.0.0.1",
+        float(spec.get("pace_ms", 0)) / 1000, storage, "127.0.0.1", spec.get("environment", {}),
     )  # fmt: skip
 
 
@@ -87,9 +88,10 @@ class LocalRun:
             reader.start()
 
     def _start(self, host: int) -> RankProcess:
-        process = spawn(self.mark, self.scratch / f"rank-{host}", os.environ)
-        storage = str(self.scratch / "storage")
-        send_frame(process.channel, encode(work_of(self.spec, self.folder, host, storage)))
+        work = work_of(self.spec, self.folder, host, str(self.scratch / "storage"))
+        env = environment(os.environ, work.environment, self.mark)
+        process = spawn(self.mark, self.scratch / f"rank-{host}", env)
+        send_frame(process.channel, encode(work))
         return process
 
     def _read(self, rank: LocalRank) -> None:

@@ -5,6 +5,7 @@ The numeric class names what the bits depend on. It must not train.
 """
 
 import hashlib
+import os
 import platform
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from workers.state import Array, State, sha256_of
 from workers.step import Clock, Step
 
 FLAGS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_tile", "asimd", "sve")
+LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "OPENBLAS_CORETYPE")
+"""Variables by which the libraries below MindSpore and numpy choose other instructions than the CPU's best."""
 SEEDED_ITEMS = 64
 
 
@@ -126,4 +129,5 @@ def _cpu_model() -> str:
 
 def _instructions() -> str:
     flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
-    return " ".join([platform.machine(), *(flag for flag in FLAGS if flag in flags)])
+    limits = [f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ]
+    return " ".join([platform.machine(), *(flag for flag in FLAGS if flag in flags), *limits])

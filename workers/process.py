@@ -17,14 +17,9 @@ from pathlib import Path
 
 import psutil
 
+from workers.environment import MARK
 from workers.protocol import Exit
 
-MARK = "MUSTER_HOST"
-ALLOWED = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE",
-    "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "ASCEND_TOOLKIT_HOME",
-)  # fmt: skip
-"""What a rank inherits; everything else, the service's secrets among it, stays outside."""
 LOG_CAP = 16 << 20
 TAIL = 4000
 
@@ -42,15 +37,6 @@ def folder_of(scratch: Path, job: str, host: int) -> Path:
 def marks_below(scratch: Path) -> list[str]:
     """Return the marks of the hosts that have a working folder."""
     return [mark_of(folder.parent.name, int(folder.name[1:])) for folder in scratch.glob("*/h*")]
-
-
-def environment(outer: Mapping[str, str], mark: str) -> dict[str, str]:
-    """Return the environment of a rank: the allowed part of `outer`, quiet logs, and the host's mark."""
-    kept = {name: outer[name] for name in ALLOWED if name in outer}
-    root = str(Path(__file__).resolve().parent.parent)
-    fixed = {"GLOG_v": "3", "PYTHONPATH": root, "PYTHONUNBUFFERED": "1",
-             "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # fmt: skip
-    return kept | fixed | {MARK: mark}
 
 
 @dataclass(slots=True)
@@ -105,8 +91,8 @@ class RankProcess:
         return False
 
 
-def spawn(mark: str, folder: Path, outer: Mapping[str, str], low_priority: bool = False) -> RankProcess:
-    """Start a rank process in its own process group and folder.
+def spawn(mark: str, folder: Path, env: Mapping[str, str], low_priority: bool = False) -> RankProcess:
+    """Start a rank process in its own process group and folder; `env` is its whole environment.
 
     Not in its own session: Linux schedules each session as one group, and ranks that share cores then no longer
     yield to each other (docs/decisions/cores.md).
@@ -121,7 +107,7 @@ def spawn(mark: str, folder: Path, outer: Mapping[str, str], low_priority: bool 
         popen = subprocess.Popen(
             command,
             cwd=folder,
-            env=environment(outer, mark),
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -88,6 +88,7 @@ class Work(msgspec.Struct, frozen=True):
     pace_seconds: float
     storage: str
     listen: str
+    environment: dict[str, str]
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -18,9 +18,10 @@ import msgspec
 from workers.bundle import unpack
 from workers.desk import read_frame, send_frame
 from workers.desk import unpack as unpack_frame
+from workers.environment import environment
 from workers.errors import WorkerError
 from workers.outbox import Outbox
-from workers.process import MARK, RankProcess, folder_of, mark_of, spawn, sweep
+from workers.process import RankProcess, folder_of, mark_of, spawn, sweep
 from workers.protocol import (
     Exit,
     Failure,
@@ -130,8 +131,7 @@ class RankHost:
         self._folder.mkdir(parents=True, exist_ok=True)
         digest = self._work.code
         code = unpack(storage, digest, self._folder / f"code-{digest[:12]}")
-        outer = {name: value for name, value in os.environ.items() if name != MARK}
-        process = spawn(self._mark, self._folder, outer)
+        process = spawn(self._mark, self._folder, environment(os.environ, self._work.environment, self._mark))
         if self._is_ending:
             process.kill()
         send_frame(process.channel, encode(msgspec.structs.replace(self._work, code=str(code))))

@@ -18,6 +18,7 @@ from workers.process import sweep
 
 LOOPBACK = "127.0.0.1"
 RUN_MARK = "MSRUN_PEER_RUN"
+TRIES = 3
 LOG_TAIL_LINES = 40
 
 
@@ -82,11 +83,13 @@ def wait_for_report(command: Sequence[str], environment: Mapping[str, str], fold
             end_run(msrun, environment[RUN_MARK])
 
 
-def run_patiently(script: str, ranks: int, args: Sequence[str], timeout: timedelta, tries: int = 3) -> dict[str, Any]:
+def run_patiently(
+    script: str, ranks: int, args: Sequence[str], timeout: timedelta, env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Run the script, again when it gave no report: MCCL's first AllReduce at times waits for a peer and gives up."""
-    for left in range(tries - 1, -1, -1):
+    for left in range(TRIES - 1, -1, -1):
         try:
-            return run_msrun(script, ranks, args, timeout)
+            return run_msrun(script, ranks, args, timeout, env)
         except MsrunError:
             if left == 0:
                 raise

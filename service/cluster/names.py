@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 NAMESPACE = "muster"
-PATTERN = re.compile(r"^job-(?P<job>[a-z0-9]+)-h(?P<number>[0-9]+)$")
+PATTERN = re.compile(r"job-(?P<job>[a-z0-9]+)-h(?P<number>[0-9]+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,5 +24,5 @@ class HostName:
 
 def parse(name: str) -> HostName | None:
     """Return the host of an actor's name; None for an actor that is not one of ours."""
-    found = PATTERN.match(name)
+    found = PATTERN.fullmatch(name)
     return HostName(found["job"], int(found["number"])) if found else None

@@ -90,6 +90,7 @@ def work_of(job: Job, number: int, storage: str) -> Work:
     return Work(
         job.id, number, spec.bundle, spec.program, spec.params, spec.seed, spec.shard_count, spec.shard_batch,
         spec.steps, spec.epochs, spec.threads, cadence, spec.evaluate_every, spec.pace_ms / 1000, storage, "",
+        spec.environment,
     )  # fmt: skip
 
 

@@ -9,9 +9,13 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
-NAME = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
-PROGRAM = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
-DIGEST = re.compile(r"^[0-9a-f]{64}$")
+from workers.environment import FIXED
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+PROGRAM = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MOST_VARIABLES, MOST_CHARACTERS = 64, 4096
 FailureKind = Literal["USER", "RANK_CRASH", "MEMORY", "NODE_LOST", "PREEMPTED", "HANG", "STARTUP"]
 FAILURES: tuple[str, ...] = get_args(FailureKind)
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -95,6 +99,9 @@ class JobSpec(Part):
     seed: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
     resources: Resources = Resources()
     threads: PositiveInt = 1
+    environment: dict[str, str] = Field(
+        default={}, description="environment variables of every rank; no place for secrets"
+    )
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     evaluate_every: Annotated[int, Field(ge=0)] = 0
     budgets: dict[FailureKind, Annotated[int, Field(ge=0)] | None] = {}
@@ -106,22 +113,36 @@ class JobSpec(Part):
     @field_validator("name")
     @classmethod
     def _name(cls, value: str) -> str:
-        if not NAME.match(value):
+        if not NAME.fullmatch(value):
             raise ValueError("must be 1 to 63 of a-z, 0-9 and '-', with a letter or digit at both ends")
         return value
 
     @field_validator("program")
     @classmethod
     def _program(cls, value: str) -> str:
-        if not PROGRAM.match(value):
+        if not PROGRAM.fullmatch(value):
             raise ValueError("must be 'module:function', for example 'program:build'")
         return value
 
     @field_validator("bundle")
     @classmethod
     def _bundle(cls, value: str) -> str:
-        if not DIGEST.match(value):
+        if not DIGEST.fullmatch(value):
             raise ValueError("must be the 64 hex digits of an uploaded bundle; `muster submit` uploads and fills it in")
+        return value
+
+    @field_validator("environment")
+    @classmethod
+    def _environment(cls, value: dict[str, str]) -> dict[str, str]:
+        if len(value) > MOST_VARIABLES:
+            raise ValueError(f"has {len(value)} variables, above {MOST_VARIABLES}; pass data through params")
+        for name, text in value.items():
+            if not VARIABLE.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a variable; use letters, digits and '_', no digit first")
+            if name in FIXED or name.startswith("MUSTER_"):
+                raise ValueError(f"{name} is set by Muster, since equal bits or its own work rest on it; leave it out")
+            if len(text) > MOST_CHARACTERS or "\0" in text:
+                raise ValueError(f"{name} must be at most {MOST_CHARACTERS} characters, none of them NUL")
         return value
 
     @model_validator(mode="after")

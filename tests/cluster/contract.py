@@ -58,6 +58,7 @@ class Stage(ABC):
             0.0,
             self.storage,
             "",
+            {},
         )
         return Order(work, node, Resources(), ())
 

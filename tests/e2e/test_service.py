@@ -246,13 +246,14 @@ def test_the_commands_answer_a_script(muster: Muster) -> None:
     assert cli(muster.home.parent / "elsewhere", "jobs").returncode == 4
 
 
-def test_tokens_are_private_and_ranks_do_not_have_them(muster: Muster) -> None:
+def test_tokens_are_private_and_ranks_have_the_environment_of_their_spec_without_them(muster: Muster) -> None:
     tokens = {path.name: path.read_text() for path in muster.home.glob("*.token")}
     assert set(tokens) == {"user.token", "operator.token", "ray.token"}
     assert {path.stat().st_mode & 0o777 for path in muster.home.glob("*.token")} == {0o600}
-    job = muster.submit(params={"fault": "slow"}, epochs=30)
+    job = muster.submit(params={"fault": "slow"}, epochs=30, environment={"COLOUR": "red"})
     wait_step(muster, job, 1)
     for process in muster.rank_processes(job):
+        assert process.environ()["COLOUR"] == "red"
         text = "\n".join(f"{name}={value}" for name, value in process.environ().items())
         assert not any(token in text for token in tokens.values())
         assert "RAY_" not in text

@@ -11,6 +11,7 @@ import pytest
 from service.settings import ROOT
 from tests.numerics.runs import DIGITS, GPT, train, train_wrapped
 from workers.checkpoint import load_newest
+from workers.local import read_spec
 from workers.storage import open_storage
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
@@ -19,7 +20,8 @@ pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 def test_plain_mindspore_agrees_over_twenty_steps(tmp_path: Path) -> None:
     target = tmp_path / "reference.npz"
     script = ROOT / "tests" / "numerics" / "reference.py"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"GLOG_v": "3"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"GLOG_v": "3"} | read_spec(DIGITS)["environment"]
     subprocess.run([sys.executable, "-P", str(script), str(target)], check=True, cwd=tmp_path, env=environment)
     plain = {"dropout": 0.0, "momentum": 0.02}
     train_wrapped(DIGITS, 2, tmp_path / "ours", wrap=plain, epochs=None, steps=20)

@@ -161,7 +161,7 @@ def test_an_outbox_hands_out_bounded_batches() -> None:
 
 
 def work() -> Work:
-    return Work("j", 1, "code", "p:b", {}, 1, 2, 2, 3, None, 1, Cadence(0, 0), 0, 0.0, "s", "127.0.0.1")
+    return Work("j", 1, "code", "p:b", {}, 1, 2, 2, 3, None, 1, Cadence(0, 0), 0, 0.0, "s", "127.0.0.1", {})
 
 
 @contextmanager

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from tests.eventually import eventually
-from workers.process import MARK, environment, marked, sweep
+from workers.environment import MARK, environment
+from workers.process import marked, sweep
 
 HOLD = """
 import fcntl, os, sys, time
@@ -63,8 +64,15 @@ def test_another_hosts_tree_is_left_alone() -> None:
 
 def test_a_rank_inherits_only_what_is_listed() -> None:
     outer = {"PATH": "/bin", "MUSTER_TOKEN": "t", "AWS_SECRET": "s", "RAY_AUTH_TOKEN": "r", "CUDA_VISIBLE_DEVICES": "1"}
-    made = environment(outer, "j-h1")
+    made = environment(outer, {}, "j-h1")
     assert made["PATH"] == "/bin"
     assert made["CUDA_VISIBLE_DEVICES"] == "1"
     assert made[MARK] == "j-h1"
     assert not {"MUSTER_TOKEN", "AWS_SECRET", "RAY_AUTH_TOKEN"} & set(made)
+
+
+def test_a_spec_chooses_over_what_is_inherited_but_not_over_what_equal_bits_rest_on() -> None:
+    chosen = {"TZ": "Asia/Shanghai", "ONEDNN_MAX_CPU_ISA": "AVX2", "GLOG_v": "1", "PYTHONHASHSEED": "5", MARK: "other"}
+    made = environment({"TZ": "UTC", "ONEDNN_MAX_CPU_ISA": "SSE41", MARK: "host"}, chosen, "j-h1")
+    assert (made["TZ"], made["ONEDNN_MAX_CPU_ISA"], made["GLOG_v"]) == ("Asia/Shanghai", "AVX2", "1")
+    assert (made["PYTHONHASHSEED"], made[MARK]) == ("0", "j-h1")
