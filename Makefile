@@ -15,7 +15,7 @@ $(STAMP): deploy/requirements.txt deploy/bootstrap.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there; install Python 3.11 with venv"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/bootstrap.txt
-	$(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode --python $(BIN)/python deploy/requirements.txt
+	$(BIN)/uv pip sync --quiet --system-certs --require-hashes --compile-bytecode --python $(BIN)/python deploy/requirements.txt
 	@printf '#!/bin/sh\nPYTHONPATH="%s" exec "%s/python" -m api.cli "$$@"\n' "$(CURDIR)" "$(CURDIR)/$(BIN)" > $(BIN)/muster
 	@chmod +x $(BIN)/muster
 	@touch $@
