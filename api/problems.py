@@ -1,6 +1,7 @@
 """How does an error become an answer? RFC 9457 problem details, naming field, value and remedy where there is one."""
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -54,13 +55,24 @@ def field_errors(error: ValidationError | RequestValidationError) -> list[dict[s
     found = []
     for item in error.errors():
         place = [str(part) for part in item["loc"] if part not in ("body", "query", "path")]
-        value = item.get("input")
         text = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             text = "there is no such field; see /v1/schema/job for those there are"
-        shown = value if isinstance(value, str | int | float | bool | None) else None
-        found.append({"field": ".".join(place) or "(whole)", "value": shown, "problem": text})
+        found.append({"field": ".".join(place) or "(whole)", "value": _shown(item.get("input")), "problem": text})
     return found
+
+
+def _shown(value: Any) -> str | int | float | None:
+    """Return the value as JSON and UTF-8 can carry it: no NaN, no infinity, no lone surrogate."""
+    match value:
+        case float() if not isfinite(value):
+            return str(value)
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case bool() | int() | float() | None:
+            return value
+        case _:
+            return None
 
 
 def in_words(errors: Sequence[dict[str, Any]]) -> str:

@@ -45,6 +45,7 @@ def backend(request: Request) -> Backend:
 
 
 Back = Annotated[Backend, Depends(backend)]
+After = Annotated[int, Query(ge=-1, lt=1 << 31)]
 router = APIRouter()
 
 
@@ -168,7 +169,7 @@ def ranks(job: str, back: Back) -> Rows:
 
 
 @router.get("/v1/jobs/{job}/events")
-def events(job: str, back: Back, after: int = 0, limit: Annotated[int, Query(ge=1, le=10000)] = 1000) -> Rows:
+def events(job: str, back: Back, after: After = 0, limit: Annotated[int, Query(ge=1, le=10000)] = 1000) -> Rows:
     """The job's story, oldest first, after an event's id."""
     return Rows(items=back.queries.events(job, after, limit))
 
@@ -178,7 +179,7 @@ def metrics(
     job: str,
     back: Back,
     name: str | None = None,
-    after: int = -1,
+    after: After = -1,
     limit: Annotated[int, Query(ge=1, le=100000)] = 10000,
 ) -> Rows:
     """Metric points above a step."""

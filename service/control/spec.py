@@ -4,10 +4,11 @@ One pydantic model: the job's spec, immutable after submit. Each refusal names f
 at a cluster or a bundle.
 """
 
+import json
 import re
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from workers.environment import FIXED
 
@@ -18,7 +19,12 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MOST_VARIABLES, MOST_CHARACTERS = 64, 4096
 FailureKind = Literal["USER", "RANK_CRASH", "MEMORY", "NODE_LOST", "PREEMPTED", "HANG", "STARTUP"]
 FAILURES: tuple[str, ...] = get_args(FailureKind)
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# Upper bounds: a larger number fits no column of the store and no timedelta, and would fail in the controller's turn.
+MOST = 1 << 31
+NonNegative = Annotated[float, Field(ge=0, lt=MOST, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, lt=MOST, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=MOST)]
+PositiveInt = Annotated[int, Field(gt=0, lt=MOST)]
 
 
 class Part(BaseModel):
@@ -46,7 +52,7 @@ class Resources(Part):
     cpu: NonNegative = 1
     gpu: NonNegative = 0
     npu: NonNegative = 0
-    memory: Annotated[int, Field(ge=0)] = 0
+    memory: Annotated[int, Field(ge=0, lt=1 << 53)] = 0
     custom: dict[str, NonNegative] = {}
 
     def wanted(self) -> dict[str, float]:
@@ -58,7 +64,7 @@ class Resources(Part):
 class CheckpointPolicy(Part):
     """How often to save (0: not by this measure) and how many checkpoints to keep."""
 
-    every_steps: Annotated[int, Field(ge=0)] = 0
+    every_steps: Count = 0
     every_seconds: NonNegative = 60
     keep: PositiveInt = 3
 
@@ -73,9 +79,9 @@ class Backoff(Part):
 class Limits(Part):
     """Seconds after which a start, a stop or a lost node is given up."""
 
-    start: Annotated[float, Field(gt=0)] = 300
-    stop: Annotated[float, Field(gt=0)] = 120
-    lost_node: Annotated[float, Field(gt=0)] = 600
+    start: Positive = 300
+    stop: Positive = 120
+    lost_node: Positive = 600
 
 
 def default_budgets() -> dict[str, int | None]:
@@ -96,15 +102,15 @@ class JobSpec(Part):
     shard_batch: PositiveInt
     epochs: PositiveInt | None = None
     steps: PositiveInt | None = None
-    seed: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+    seed: Count = 0
     resources: Resources = Resources()
     threads: PositiveInt = 1
     environment: dict[str, str] = Field(
         default={}, description="environment variables of every rank; no place for secrets"
     )
     checkpoint: CheckpointPolicy = CheckpointPolicy()
-    evaluate_every: Annotated[int, Field(ge=0)] = 0
-    budgets: dict[FailureKind, Annotated[int, Field(ge=0)] | None] = {}
+    evaluate_every: Count = 0
+    budgets: dict[FailureKind, Count | None] = {}
     backoff: dict[FailureKind, Backoff] = {}
     limits: Limits = Limits()
     pace_ms: NonNegative = 0
@@ -129,6 +135,17 @@ class JobSpec(Part):
     def _bundle(cls, value: str) -> str:
         if not DIGEST.fullmatch(value):
             raise ValueError("must be the 64 hex digits of an uploaded bundle; `muster submit` uploads and fills it in")
+        return value
+
+    @field_validator("labels", "params")
+    @classmethod
+    def _storable(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            text = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        except ValueError as error:  # NaN, infinity, a lone surrogate, an integer of thousands of digits
+            raise ValueError(f"cannot be stored as JSON in UTF-8 ({error}); leave that value out") from error
+        if b"\\u0000" in text:
+            raise ValueError("holds a NUL character, which no database column takes; leave it out")
         return value
 
     @field_validator("environment")

@@ -1,6 +1,7 @@
 """What does the API answer, and whom does it let in?"""
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -206,3 +207,30 @@ def test_the_schema_of_a_job_is_there(bench: Bench) -> None:
     schema = bench.user.get("/v1/schema/job").json()
     assert {"name", "program", "ranks", "shards", "pace_ms"} <= set(schema["properties"])
     assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ('"steps": 12', '"steps": 1180591620717411303424', "steps"),
+        ('"shards": 4', '"shards": NaN', "shards"),
+        ('"shards": 4', '"shards": 4, "pace_ms": 1e400', "pace_ms"),
+        ('"shards": 4', '"shards": 4, "pace_ms": 1e300', "pace_ms"),
+        ('"shards": 4', '"shards": 4, "checkpoint": {"every_seconds": 1e300}', "checkpoint.every_seconds"),
+        ('"name": "job"', '"name": "\\ud800"', "name"),
+        ('"shards": 4', '"shards": 4, "params": {"rate": NaN}', "params"),
+        ('"shards": 4', '"shards": 4, "params": {"text": "\\ud800"}', "params"),
+        ('"shards": 4', '"shards": 4, "labels": {"text": "\\u0000"}', "labels"),
+    ],
+)
+def test_what_json_or_the_store_cannot_carry_is_refused_by_name(bench: Bench, old: str, new: str, field: str) -> None:
+    text = json.dumps(SPEC | {"bundle": bench.upload()})
+    assert old in text
+    answer = bench.user.post("/v1/jobs", content=text.replace(old, new), headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field)
+
+
+@pytest.mark.parametrize("rows", ["events", "metrics"])
+def test_a_place_beyond_every_row_is_refused(bench: Bench, rows: str) -> None:
+    bench.submit()
+    assert bench.user.get(f"/v1/jobs/j1/{rows}?after=99999999999999999999").status_code == 422
