@@ -55,6 +55,22 @@ class Resources(Part):
     memory: Annotated[int, Field(ge=0, lt=1 << 53)] = 0
     custom: dict[str, NonNegative] = {}
 
+    @field_validator("cpu", "gpu", "npu")
+    @classmethod
+    def _whole_above_one(cls, value: float) -> float:
+        if value > 1 and value != int(value):
+            raise ValueError("must be whole above 1, as Ray wants it; round it")
+        return value
+
+    @field_validator("custom")
+    @classmethod
+    def _named(cls, value: dict[str, float]) -> dict[str, float]:
+        for name, amount in value.items():
+            if not name.strip() or name in ("CPU", "GPU", "NPU", "memory"):
+                raise ValueError(f"{name!r} is no name of a custom resource; use cpu, gpu, npu, memory, or a name")
+            cls._whole_above_one(amount)
+        return value
+
     def wanted(self) -> dict[str, float]:
         """Return what is asked for, by Ray's names, zeros left out."""
         named = {"CPU": self.cpu, "GPU": self.gpu, "NPU": self.npu, "memory": float(self.memory), **self.custom}
