@@ -55,20 +55,19 @@ class Resources(Part):
     memory: Annotated[int, Field(ge=0, lt=1 << 53)] = 0
     custom: dict[str, NonNegative] = {}
 
-    @field_validator("cpu", "gpu", "npu")
+    @field_validator("gpu", "npu")
     @classmethod
     def _whole_above_one(cls, value: float) -> float:
         if value > 1 and value != int(value):
-            raise ValueError("must be whole above 1, as Ray wants it; round it")
+            raise ValueError("must be whole above 1, since only a single device can be shared; round it")
         return value
 
     @field_validator("custom")
     @classmethod
     def _named(cls, value: dict[str, float]) -> dict[str, float]:
-        for name, amount in value.items():
+        for name in value:
             if not name.strip() or name in ("CPU", "GPU", "NPU", "memory"):
                 raise ValueError(f"{name!r} is no name of a custom resource; use cpu, gpu, npu, memory, or a name")
-            cls._whole_above_one(amount)
         return value
 
     def wanted(self) -> dict[str, float]:
